@@ -5,7 +5,7 @@
     hosted/python/licences.py --check    fails if that is not what it would write
 
 Crates that may be had under Apache 2.0 are taken under it, so its text is there once; of the others all texts of their
-packages are, each once. Those of npm packages are gathered when the page is built (hosted/serve/page). Needs cargo and
+packages are, each once. Notices of npm packages are gathered when the page is built (hosted/serve/page). Needs cargo and
 the packages in its cache: run it after a build, when Cargo.lock or the page's package-lock.json has changed.
 """
 

@@ -4,7 +4,7 @@
     tests/clients/resumed_streams.py [--sluice target/release/sluice] [--model FILE] [--other FILE] [--cuts 100] [--kills 20]
 
 Cuts a stream of each dialect at random places, at some of them by SIGKILL of the server, and takes it up again with
-Last-Event-ID. All events together have to be those of the stream that nothing disturbed. Steps are counted from the
+Last-Event-ID. All events together have to equal the stream that nothing disturbed. Steps are counted from the
 new request to its first new event. A server with another model has to refuse to go on.
 
 Only the standard library. Everything is on loopback. Exit code 0 if all held.
@@ -63,7 +63,7 @@ class Stream:
 
 
 def by_text(events):
-    """The events of each text: those of several come in any order."""
+    """The events of each text: several texts come in any order."""
     texts = collections.defaultdict(list)
     for _, data in events:
         choice = (data.get("choices") or [{}])[0] if isinstance(data, dict) else {}

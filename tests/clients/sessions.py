@@ -71,7 +71,7 @@ def chat_chunks(url, body):
 
 
 def replay(name, messages, events_of):
-    """Asks for each turn; `events_of` returns the tokens that were found and those of the whole prompt."""
+    """Asks for each turn; `events_of` returns the tokens that were found and the whole prompt's."""
     recorded = json.loads((FOLDER / f"{name}.json").read_text())
     request = filled(recorded["request"])
     before = 0

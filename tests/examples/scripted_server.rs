@@ -1,4 +1,4 @@
-//! A server whose model says what a script says, for clients whose work no small model can do:
+//! A server whose model follows a script, for clients whose work no small model can do:
 //! `scripted_server MODEL TEMPLATE SCRIPT PORT N_CTX`, with `cargo run --release -p sluice-tests --example`.
 //!
 //! Prompts are rendered, read and cached as usual, and the mask of a request keeps the answer to its tools: a script that

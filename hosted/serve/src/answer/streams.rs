@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokio::runtime::Handle;
 
-/// The texts of streams that run, and for some time those of streams that ended or broke. What is kept takes no part in any
+/// The texts of streams that run, and for some time of streams that ended or broke. What is kept takes no part in any
 /// step: a client that disconnects frees its place at once.
 #[derive(Debug)]
 pub(crate) struct KeptStreams {

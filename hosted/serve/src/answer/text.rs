@@ -337,10 +337,10 @@ async fn keep(context: &Context, stream: &Resumable, id: StreamId) -> Keep {
 /// Refuses to take up a stream of which other tokens would come now.
 fn check_same(after: &EventId, fingerprint: &str, settings: u32) -> Result<()> {
     let what = if after.fingerprint != EventId::fingerprint(fingerprint) {
-        "the model or its adapters are not those of the stream, so the rest of its text cannot be computed; send the request \
+        "the model or its adapters are not the stream's, so the rest of its text cannot be computed; send the request \
          without Last-Event-ID"
     } else if after.settings != settings {
-        "the server's settings are not those of the stream, so the rest of its text cannot be computed; send the request \
+        "the server's settings are not the stream's, so the rest of its text cannot be computed; send the request \
          without Last-Event-ID"
     } else {
         return Ok(());

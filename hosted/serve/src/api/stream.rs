@@ -50,7 +50,7 @@ pub(crate) struct EventId {
     pub(crate) body: u32,
     /// [`Start::settings`](super::Start::settings).
     pub(crate) settings: u32,
-    /// The number of events so far; with several texts those of none of them, and of each.
+    /// The number of events so far; with several texts, of the stream itself and of each text.
     pub(crate) numbers: Vec<u32>,
 }
 

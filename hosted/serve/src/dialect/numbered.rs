@@ -6,12 +6,12 @@ use core::fmt::Write as _;
 use serde_json::Value;
 use std::sync::Arc;
 
-/// The ids of a stream's chunks. They depend on the tokens alone, not on when each comes: those of different texts are
+/// The ids of a stream's chunks. They depend on the tokens alone, not on when each comes: events of different texts are
 /// counted separately, and chunks about a prompt that is being read have none.
 pub(super) struct Numbered {
     /// The ids without their numbers.
     prefix: String,
-    /// The chunks so far; of several texts, those of none of them and of each.
+    /// The chunks so far; with several texts, of the stream itself and of each text.
     counts: Vec<u32>,
     /// The chunks that the client has.
     known: Vec<u32>,
@@ -74,7 +74,7 @@ impl Numbered {
         let _ = write!(text, "id: {}", self.prefix);
         for (i, count) in self.counts.iter().zip(&self.known).enumerate() {
             let separator = if i == 0 { "" } else { "," };
-            // A client that is behind with one text may be ahead with another.
+            // A client that has less of one text may have more of another.
             let _ = write!(text, "{separator}{}", count.0.max(count.1));
         }
         text.push('\n');

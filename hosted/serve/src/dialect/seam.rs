@@ -163,7 +163,7 @@ pub(crate) trait TextWriter: Send {
         Vec::new()
     }
 
-    /// The chunks of a stream before those of an event, if it is a text's first.
+    /// The chunks of a stream before an event's own, if it is a text's first.
     fn open(&mut self, _event: &AnswerEvent) -> Vec<Value> {
         Vec::new()
     }

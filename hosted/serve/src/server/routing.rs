@@ -30,7 +30,7 @@ pub(super) fn find(method: &Method, path: &str, headers: &HeaderMap) -> Route {
     let mut of_path: Vec<_> = all
         .filter(|(_, route)| matches(route.path, path) && is_meant(route))
         .collect();
-    // Routes for requests with a header come first, then those of exactly this path.
+    // Routes for requests with a header come first, then routes of exactly this path.
     of_path.sort_by_key(|(_, route)| (route.header.is_none(), route.path.contains('{')));
     if let Some((dialect, route)) = of_path.iter().find(|(_, route)| route.method == method) {
         return Route {

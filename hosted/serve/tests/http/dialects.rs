@@ -1,4 +1,4 @@
-//! The same conversation through every dialect gives the same tokens, alone and beside others.
+//! The same conversation through every dialect gives the same tokens, alone and in company.
 
 use crate::client::{Reply, Running, options, until};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ struct Row {
     path: &'static str,
     /// The body, besides `model` and `stream`.
     ask: fn(u64) -> Value,
-    /// The text, the tokens of the prompt and those of the answer, of a whole reply.
+    /// The text and the numbers of tokens of prompt and answer, of a whole reply.
     whole: fn(&Value) -> (&Value, u64, &Value),
     /// The text of a chunk of a stream: of an event, or of a line.
     delta: fn(&Value) -> Option<&str>,
@@ -189,7 +189,7 @@ fn a_conversation_has_the_same_answer_in_all_dialects_alone_and_beside_16_others
                 .body
                 .contains("llamacpp:requests_processing 16\n")
         });
-        check("beside others");
+        check("in company");
         assert!(
             others.iter().any(|other| !other.is_finished()),
             "the others have ended"

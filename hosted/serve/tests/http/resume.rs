@@ -291,7 +291,7 @@ fn what_cannot_be_taken_up_is_refused_by_name() {
     let off = Running::start(off);
     resume(&off, path, &ask, &id).is_refused_for("Last-Event-ID");
     assert!(!off.post(path, &ask).body.contains("id: "));
-    // An empty one is that of a client that has seen nothing.
+    // A client that has seen nothing sends an empty one.
     assert_eq!(resume(&server, path, &ask, "").status, 200);
 }
 

@@ -37,7 +37,7 @@ pub(super) struct Setting {
     pub(super) set: Vec<(&'static str, String)>,
     /// Variables that are removed.
     pub(super) removed: &'static [&'static str],
-    /// Arguments before those of the user.
+    /// Arguments before the user's own.
     pub(super) args: Vec<String>,
 }
 

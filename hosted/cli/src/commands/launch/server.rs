@@ -182,7 +182,7 @@ impl Drop for Started {
     }
 }
 
-/// Time for a server's answers to end; nobody reads them any more.
+/// Time for a server's answers to end; they have no reader any more.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Lines of a log that are shown.
 const LINES: usize = 8;

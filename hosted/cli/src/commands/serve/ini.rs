@@ -21,7 +21,7 @@ pub(super) struct Setting {
 /// The sections of a file; the first one has no name.
 ///
 /// # Errors
-/// The number of a line that is none of section, `key = value`, comment and empty line, and why.
+/// The number of a line that is not a section, `key = value`, a comment or empty, and why.
 pub(super) fn sections(text: &str) -> Result<Vec<Section>, (usize, String)> {
     let mut all = vec![Section::default()];
     for (line, content) in (1..).zip(text.lines()) {

@@ -48,7 +48,7 @@ Examples:
   sluice serve -m mixture.slc --expert-cache 65536
   sluice serve -m model.gguf --lora-modules support=adapters/support sql=adapters/sql.gguf --lora-dtype int8
 
-The routes are those of OpenAI, llama-server, Anthropic and Ollama; docs/serve.md and docs/dialects.md list them.
+The routes of OpenAI, llama-server, Anthropic and Ollama are served; docs/serve.md and docs/dialects.md list them.
 Ctrl-C and SIGTERM let answers end (--drain); a second one ends at once.";
 
 pub(super) fn serve(args: &ServeArgs) -> anyhow::Result<Ending> {

@@ -1,7 +1,7 @@
 //! Ollama's API.
 //!
 //! A request becomes the same typed request as OpenAI's, and its answer is written from the same events. Source: Ollama's
-//! own API documentation and types (version 0.33), and those of its Python and JavaScript packages.
+//! own API documentation and types (version 0.33), and its Python and JavaScript packages.
 
 mod details;
 mod embed;

@@ -1,4 +1,4 @@
-//! The list `models` beside `data`: entries of llama-server, in which Codex finds what it reads of a model.
+//! The list `models` next to `data`: entries of llama-server, in which Codex finds what it reads of a model.
 //!
 //! Sources: llama-server's reply; `ModelInfo` of Codex 0.171, which asks for the list where its provider has a command
 //! for the key.

@@ -120,7 +120,7 @@ impl<'g> Out<'g> {
         self.definitions.iter().find(|all| all.name == name)
     }
 
-    /// Whether a name is that of a terminal, or of a rule that becomes one.
+    /// Whether a name stands for a terminal, or a rule that becomes one.
     fn is_part(&self, name: &str) -> bool {
         self.flat.contains(&name) || self.definition(name).is_some_and(|all| all.is_terminal)
     }
