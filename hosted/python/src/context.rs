@@ -260,7 +260,7 @@ impl Text {
         let is_known = |token: &u32| (*token as usize) < self.n_vocab;
         if self.session.state().len(0) != tokens.len() || !tokens.iter().all(is_known) {
             self.truncate(py, 0).map_err(PyRuntimeError::new_err)?;
-            return Err(refuse("the tokens differ from those of the saved text"));
+            return Err(refuse("the tokens differ from the saved text's"));
         }
         let n_kept = self.logits.rows_of(n_rows, n_rows > 0);
         let rows = &logits[logits.len() - n_kept * self.n_vocab..];

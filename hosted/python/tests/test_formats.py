@@ -1,4 +1,4 @@
-"""Chat formats by name, beside the prompts that their models were published with."""
+"""Chat formats by name, against the prompts that their models were published with."""
 
 import pytest
 import sluice

@@ -11,7 +11,7 @@ N_EMBD = 32
 
 
 def shared() -> Path:
-    """The folder with models and vocabularies: `SLUICE_SHARED`, or `shared` beside the checkout."""
+    """The folder with models and vocabularies: `SLUICE_SHARED`, or `shared` next to the checkout."""
     given = os.environ.get("SLUICE_SHARED")
     return Path(given) if given else Path(__file__).resolve().parents[4] / "shared"
 

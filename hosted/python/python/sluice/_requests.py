@@ -1,4 +1,4 @@
-"""From the arguments of completions to those of the engine's requests."""
+"""From the arguments of completions to the engine's requests."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class EngineArgs:
 
     @classmethod
     def from_cli_args(cls, args: argparse.Namespace) -> EngineArgs:
-        """The arguments of `LLM` among those of a program.
+        """The arguments of `LLM` among a program's.
 
         Raises:
             ValueError: `model` is not among them.

@@ -26,7 +26,7 @@ pub struct NamedModel {
 #[derive(Clone, Debug)]
 pub struct ModelPreset {
     /// The options. Their only named model is this one; which others there are, `max`, `turn`, `autoload` and the
-    /// adapters are those of the server.
+    /// adapters are the server's.
     pub options: ModelsOptions,
     /// Values for the fields that requests for it leave out.
     pub defaults: Defaults,

@@ -178,7 +178,7 @@ def cache_topology() -> dict[str, int]:
     """Caches of the first CPU, and counts.
 
     Keys: `l1d_size`, `l2_size`, `l3_size` and `cache_line_size` in bytes, `l1d_associativity`,
-    `num_physical_cores`, `l1d_lines`. A size that the kernel does not report is that of the level below.
+    `num_physical_cores`, `l1d_lines`. A size that the kernel does not report is the level's below.
     """
     return _native.cache_topology()
 

@@ -70,7 +70,7 @@ fn visible(context: &Context) -> Vec<String> {
     visible.map(|(name, ..)| name.to_owned()).collect()
 }
 
-/// The model called `name`, whose file is that of `base`. A file that cannot be read is listed without details.
+/// The model called `name`, whose file is `base`'s. A file that cannot be read is listed without details.
 async fn listed(context: &Context, name: &str, base: &str, parent: &str) -> Value {
     let shown = listed_name(name);
     let mut model = json!({"name": shown, "model": shown});

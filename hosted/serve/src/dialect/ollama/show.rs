@@ -116,7 +116,7 @@ fn tensors(source: &ModelSource) -> Value {
     each.collect()
 }
 
-/// The server's settings, one a line; those of a Modelfile begin with a word.
+/// The server's settings, one a line; a Modelfile's begin with a word.
 fn parameters(defaults: &Defaults, n_ctx: usize, is_modelfile: bool) -> String {
     let mut settings = shown_settings(&defaults.sampling);
     settings.insert("num_ctx".into(), n_ctx.into());
