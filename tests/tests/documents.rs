@@ -236,7 +236,7 @@ fn broken_links(path: &Path, text: &str) -> Vec<String> {
             None => headings(text),
             Some(Ok(text)) => headings(text),
             // A picture has no headings.
-            Some(Err(_)) => return !(heading.is_empty() && target.is_file()),
+            Some(Err(_)) => return !heading.is_empty() || !target.is_file(),
         };
         !heading.is_empty() && !headings.iter().any(|name| name == heading)
     };
