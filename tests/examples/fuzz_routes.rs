@@ -1,8 +1,9 @@
 //! Sends changed bodies to every route of a server: `fuzz_routes [N [SEED]]`, 200,000 by default, with
 //! `cargo run --release -p sluice-tests --example`. A panic, a status 500 or an error that names no field fails it.
+#![expect(clippy::print_stdout, reason = "a program of the tests")]
 
+use core::error::Error;
 use sluice_tests::routes::fuzz_routes;
-use std::error::Error;
 use std::path::Path;
 use std::time::Instant;
 

@@ -5,7 +5,9 @@
 //! breaks it fails. `SCRIPT` is a JSON file: `{"steps": [{"tool", "arguments"}], "last": TEXT}`. A conversation with N
 //! results of tools gets the call of step N; one with results for all steps, or without these tools, gets the last text.
 //! The template has to render tools in the first system text, results as turns of `tool`, and calls as Hermes does.
+#![expect(clippy::print_stdout, reason = "a program of the tests")]
 
+use core::error::Error;
 use serde_json::Value;
 use sluice::host::topology::Cores;
 use sluice::sequence::{ChoiceContext, ChoiceError, Choose};
@@ -13,7 +15,6 @@ use sluice::{Limits, Model, Team};
 use sluice_core::tokenizer::{Detokenizer, EncodeOptions};
 use sluice_serve::engine::EngineOptions;
 use sluice_serve::{Listen, ModelsOptions, NamedModel, Server, ServerConfig, WrapSampler};
-use std::error::Error;
 use std::sync::Arc;
 use tokio::runtime::Runtime;
 

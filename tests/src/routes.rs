@@ -7,15 +7,15 @@ mod bodies;
 mod mutate;
 mod wire;
 
+use core::error::Error;
+use core::sync::atomic::{AtomicU64, Ordering};
 use mutate::Mutant;
 use serde_json::Value;
 use sluice::host::topology::Cores;
 use sluice::{Limits, Team};
 use sluice_serve::{HttpOptions, Listen, ModelsOptions, NamedModel, Server, ServerConfig};
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;

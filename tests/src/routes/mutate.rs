@@ -25,8 +25,8 @@ impl Random {
     }
 
     /// Below `n`, which is not 0.
-    const fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
+    fn below(&mut self, n: usize) -> usize {
+        usize::try_from(self.next() % n as u64).unwrap_or(0)
     }
 }
 
@@ -34,7 +34,7 @@ impl Mutant {
     /// The request with this number: all routes in turn.
     pub(super) fn new(routes: &[(&'static str, &'static str)], seed: u64, number: u64) -> Self {
         let mut random = Random(seed ^ number.wrapping_mul(0xa076_1d64_78bd_642f));
-        let (method, route) = routes[(number % routes.len() as u64) as usize];
+        let (method, route) = routes[usize::try_from(number).unwrap_or(0) % routes.len()];
         let mut value = body(route);
         let mut fields = Vec::new();
         names(&value, &mut fields);

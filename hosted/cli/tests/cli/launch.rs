@@ -1,10 +1,11 @@
 //! `sluice launch`, with clients that are shell scripts.
 
 use crate::support::{Folder, MODEL, Ran, ran, sluice};
+use core::time::Duration;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A folder with a client of this name.
 fn client(name: &str, script: &str) -> Folder {
@@ -84,7 +85,7 @@ fn a_server_that_is_there_is_used_and_left() {
     let begun = Instant::now();
     while !is_up(&port) {
         assert!(begun.elapsed() < Duration::from_secs(60));
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::park_timeout(Duration::from_millis(20));
     }
     let folder = client("codex", "echo \"$SLUICE_API_KEY $@\"");
     let all = [

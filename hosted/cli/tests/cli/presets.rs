@@ -1,8 +1,9 @@
 //! Models with flags of their own: `sluice serve --models-preset`.
 
 use crate::support::{Folder, MODEL, TemporaryFile, fails, run_to, sluice};
+use core::time::Duration;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 #[test]
 fn what_is_wrong_in_a_preset_is_named_by_file_and_line() {
@@ -93,7 +94,7 @@ fn models_of_a_preset_and_of_the_cache_are_served() {
             break shown;
         }
         assert!(begun.elapsed() < Duration::from_secs(60), "{shown}");
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::park_timeout(Duration::from_millis(20));
     };
     let models = get(&socket, "/models").expect("a reply");
     let _ended = served.kill();

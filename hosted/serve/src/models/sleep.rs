@@ -1,4 +1,4 @@
-//! Models that nobody has used for some time sleep: their memory is freed until the next request.
+//! Models that have been idle for some time sleep: their memory is freed until the next request.
 
 use super::{Models, Outline, State};
 use core::time::Duration;

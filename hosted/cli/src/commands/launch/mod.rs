@@ -266,7 +266,7 @@ fn run(program: PathBuf, setting: &Setting, args: &[OsString]) -> anyhow::Result
                 let _sent = kill_process(pid, signal);
             }
         }
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::park_timeout(Duration::from_millis(20));
     }
 }
 

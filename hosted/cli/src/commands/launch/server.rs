@@ -153,7 +153,7 @@ impl Started {
             if ready.is_some_and(|answer| answer.status == 200) {
                 return Ok(true);
             }
-            std::thread::sleep(Duration::from_millis(100));
+            std::thread::park_timeout(Duration::from_millis(100));
         }
     }
 
@@ -176,13 +176,13 @@ impl Drop for Started {
                 let _ended = self.child.wait();
                 break;
             }
-            std::thread::sleep(Duration::from_millis(20));
+            std::thread::park_timeout(Duration::from_millis(20));
         }
         let _removed = std::fs::remove_file(&self.log);
     }
 }
 
-/// Time for a server's answers to end; they have no reader any more.
+/// Time for a server's answers to end, which the client has left.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Lines of a log that are shown.
 const LINES: usize = 8;

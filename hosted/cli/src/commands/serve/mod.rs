@@ -2,6 +2,7 @@
 
 mod adapters;
 mod args;
+mod each;
 mod ini;
 mod models;
 mod presets;

@@ -1,8 +1,8 @@
 //! `--models-preset`: models with flags of their own, from an INI file as llama-server's.
 
 use super::args::ServeArgs;
+use super::each::{named, of_a_model};
 use super::ini::{Section, Setting, sections};
-use super::models::{named, of_a_model};
 use super::{Defaults, defaults};
 use crate::argv::setting;
 use crate::commands::Command;
@@ -70,6 +70,14 @@ struct Extra {
     hides_cached: bool,
 }
 
+/// What sections ask for.
+#[derive(Clone, Debug, Default)]
+struct SectionWords {
+    extra: Extra,
+    /// Arguments of `sluice serve`.
+    args: Vec<OsString>,
+}
+
 impl PresetFile<'_> {
     fn models(
         &self,
@@ -78,7 +86,7 @@ impl PresetFile<'_> {
         adapters: &mut AdaptersOptions,
     ) -> anyhow::Result<Vec<ModelPreset>> {
         let all = sections(text).map_err(|(line, why)| self.wrong(line, &why))?;
-        let mut shared = (Extra::default(), Vec::new());
+        let mut shared = SectionWords::default();
         let mut found = Vec::new();
         for section in &all {
             match &*section.name {
@@ -88,7 +96,7 @@ impl PresetFile<'_> {
             }
         }
         for section in all.iter().filter(|one| !matches!(&*one.name, "" | "*")) {
-            let (extra, args) = self.words(section, shared.clone())?;
+            let SectionWords { extra, args } = self.words(section, shared.clone())?;
             let preset = self.preset(section, &extra, args, adapters)?;
             let path = &preset.options.named[0].path;
             let name = name_of(section);
@@ -121,16 +129,12 @@ impl PresetFile<'_> {
     }
 
     /// The arguments that a section means, after those for all models.
-    fn words(
-        &self,
-        section: &Section,
-        (mut extra, mut args): (Extra, Vec<OsString>),
-    ) -> anyhow::Result<(Extra, Vec<OsString>)> {
+    fn words(&self, section: &Section, mut read: SectionWords) -> anyhow::Result<SectionWords> {
         let tree = crate::commands::tree();
         let serve = tree.find_subcommand("serve").context("no such command")?;
         for entry in &section.entries {
             let wrong = |why: &str| self.wrong(entry.line, &format!("{}: {why}", entry.key));
-            if extra.set(entry).map_err(|why| wrong(&why))? {
+            if read.extra.set(entry).map_err(|why| wrong(&why))? {
                 continue;
             }
             let words =
@@ -139,7 +143,7 @@ impl PresetFile<'_> {
                 continue;
             };
             let arg = serve.get_arguments().find(|arg| arg.get_id() == &*id);
-            if !arg.is_some_and(|arg| is_of_a_model(arg)) {
+            if !arg.is_some_and(is_of_a_model) {
                 return Err(wrong(
                     "holds for the whole server: set it on the command line",
                 ));
@@ -149,7 +153,7 @@ impl PresetFile<'_> {
             }
             // `--chat-template` and `--chat-template-file` exclude each other: the last one counts.
             if id.starts_with("chat_template") && id != "chat_template_kwargs" {
-                args.retain(|arg| {
+                read.args.retain(|arg| {
                     let text = arg.to_string_lossy();
                     !text.starts_with("--chat-template=")
                         && !text.starts_with("--chat-template-file=")
@@ -157,9 +161,9 @@ impl PresetFile<'_> {
             }
             // Alone, so that an error is about this line.
             self.parsed(words.args.clone()).map_err(|why| wrong(&why))?;
-            args.extend(words.args);
+            read.args.extend(words.args);
         }
-        Ok((extra, args))
+        Ok(read)
     }
 
     /// The flags and the defaults that `args` set.

@@ -55,7 +55,7 @@ pub(super) async fn changes(context: Context) -> Result<Response, ApiError> {
     Ok(Stream::reply(source, EVENTS, ping))
 }
 
-/// What a client is told of a model, if its key may use it.
+/// The event of a model's state, if the key may use the model.
 fn event(context: &Context, index: usize) -> Option<Value> {
     let models = context.app.models();
     if !context.key.may_use(models.names_of(index)) {
