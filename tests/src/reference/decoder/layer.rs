@@ -28,7 +28,7 @@ enum Mixer {
 
 #[derive(Debug)]
 enum Channel {
-    Dense(Network),
+    Dense(Box<Network>),
     Experts(Box<Experts>),
 }
 
@@ -52,13 +52,8 @@ impl Layer {
             Some(experts) => Channel::Experts(Box::new(Experts::load(source, experts, index)?)),
             None => {
                 let (shape, activation) = ([n_embd, n_ff], config.activation);
-                Channel::Dense(Network::load(
-                    source,
-                    index,
-                    Part::Dense,
-                    shape,
-                    activation,
-                )?)
+                let network = Network::load(source, index, Part::Dense, shape, activation)?;
+                Channel::Dense(Box::new(network))
             }
         };
         let mut norm_if = |there: bool, tensor: &str| {

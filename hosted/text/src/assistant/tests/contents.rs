@@ -1,7 +1,8 @@
 //! Text written under a grammar of calls and content is parsed as one or the other.
 
 use super::calls::{DIALECTS, is_valid, read, sampled, tools};
-use crate::assistant::{Dialect, ReasoningState};
+use crate::assistant::Dialect;
+use crate::assistant::ReasoningState::{NotBegun, Open};
 use crate::grammar::{Grammar, GrammarSource};
 use crate::test_vocabulary::{MARKS, Random, with_tokenizer};
 use serde_json::{Value, json};
@@ -11,20 +12,17 @@ fn check_both(marks: &[&str]) {
     let schema = json!({"type": "object", "properties": {"a": {"enum": ["x", "y"]}},
         "required": ["a"], "additionalProperties": false});
     with_tokenizer(marks, |tokenizer| {
-        for (name, is_open, content) in DIALECTS.into_iter().flat_map(|name| {
+        for (name, state, content) in DIALECTS.into_iter().flat_map(|name| {
             let schema = GrammarSource::JsonSchema(schema.to_string());
             let regex = GrammarSource::Regex("[xy]{3}".to_owned());
             [
-                (name, false, schema.clone()),
-                (name, true, schema),
-                (name, false, regex),
+                (name, NotBegun, schema.clone()),
+                (name, Open, schema),
+                (name, NotBegun, regex),
             ]
         }) {
             let dialect = Dialect::from_name(name).expect("known");
-            let state = match is_open {
-                true => ReasoningState::Open,
-                false => ReasoningState::NotBegun,
-            };
+            let is_open = state == Open;
             let (open, _) = dialect.reasoning_marks().expect("it reasons");
             let end = match (name, is_open) {
                 ("harmony", true) => format!("<|start|>assistant{open}"),
