@@ -205,12 +205,47 @@ impl Context {
         let adapter = named.and_then(|name| models.adapters().find(name));
         let base = adapter.map(|adapter| models.name_of(adapter.model));
         self.check_autoload(base.or(named))?;
-        models.acquire_with(choice).await
+        let choice = ModelChoice {
+            keep_for: choice.keep_for.filter(|_| self.may_unload()),
+            ..choice.clone()
+        };
+        models.acquire_with(&choice).await
+    }
+
+    /// Whether its `keep_alive` has an effect, which all feel; a note in the log says where it has none.
+    fn may_unload(&self) -> bool {
+        let may_unload = self.autoloads() && self.key.check_models().is_ok();
+        if !may_unload {
+            (self.app.log)(&format!("{} keep_alive without effect", self.request));
+        }
+        may_unload
+    }
+
+    /// Unloads a model when no request uses it any more.
+    pub(crate) fn unload_unused(&self, name: Option<&str>) -> Result<(), ApiError> {
+        self.check_allowed(name, &[])?;
+        self.key.check_models()?;
+        // What requests may not load they do not unload.
+        if !self.autoloads() {
+            let what =
+                "0 is not supported: POST /models/unload unloads a model (--no-models-autoload)";
+            return Err(ApiError::field("keep_alive", what));
+        }
+        self.app.models.unload_unused(name)
+    }
+
+    fn autoloads(&self) -> bool {
+        self.autoload.unwrap_or(self.app.models.autoloads())
     }
 
     /// Refuses a request for a model that it may not load.
     fn check_autoload(&self, name: Option<&str>) -> Result<(), ApiError> {
-        match self.autoload.unwrap_or(self.app.models.autoloads()) {
+        match self.autoloads() {
+            // To load a model all the same is a right.
+            true if !self.app.models.autoloads() => {
+                let checked = self.app.models.check_autoload(name);
+                checked.or_else(|_| self.key.check_models())
+            }
             true => Ok(()),
             false => self.app.models.check_autoload(name),
         }

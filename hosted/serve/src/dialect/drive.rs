@@ -147,9 +147,7 @@ async fn keep(context: &Context, memory: MemoryRequest) -> Result<Response> {
     if loads {
         drop(context.adapted(&model).await?);
     } else {
-        let name = model.name.as_deref();
-        context.check_allowed(name, &[])?;
-        context.app.models().unload_unused(name)?;
+        context.unload_unused(model.name.as_deref())?;
     }
     Ok(json_reply(&reply))
 }
@@ -171,7 +169,7 @@ fn tell_context(response: &mut Response, wants: Option<usize>, n_ctx: usize) {
     }
 }
 
-/// The header that tells what was left out.
+/// The header with what was left out.
 const TRUNCATED: HeaderName = HeaderName::from_static("x-sluice-truncated");
 
 /// The JSON body of a request, for routes without an [`Action`] of their own. Heavy fields are there only if they are

@@ -55,6 +55,8 @@ pub(super) struct KeyEntry {
     #[serde(default)]
     pub(super) load_adapters: bool,
     #[serde(default)]
+    pub(super) load_models: bool,
+    #[serde(default)]
     pub(super) tokens_per_minute: Option<NonZeroU32>,
     #[serde(default)]
     pub(super) max_streams: Option<NonZeroU32>,
@@ -163,12 +165,17 @@ mod tests {
         let text = format!(
             "# Keys.\n[[key]]\nname = \"a\"\nsha256 = \"{HASH}\"\n\n[[key]]\nname = \"b\"\n\
              sha256 = \"{}\"\ngroup = \"team\"\nweight = 3\npriority = true\npull = false\n\
-             load_adapters = true\ntokens_per_minute = 600\nmax_streams = 2\nmodels = [\"tale\"]\n",
+             load_adapters = true\nload_models = true\ntokens_per_minute = 600\nmax_streams = 2\nmodels = [\"tale\"]\n",
             HASH.replace('8', "9"),
         );
         let keys = parse(&text).unwrap();
         assert_eq!((&*keys[0].name.0, keys[0].weight.get()), ("a", 1));
-        assert!(!keys[0].priority && !keys[0].load_adapters && keys[0].models.is_none());
+        assert!(
+            !keys[0].priority
+                && !keys[0].load_adapters
+                && !keys[0].load_models
+                && keys[0].models.is_none()
+        );
         assert_eq!(keys[1].group.as_ref().map(|group| &*group.0), Some("team"));
         assert_eq!(keys[1].tokens_per_minute.map(NonZeroU32::get), Some(600));
     }

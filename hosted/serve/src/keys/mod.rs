@@ -53,6 +53,7 @@ pub(crate) struct ApiKey {
     weight: NonZeroU32,
     may_prioritize: bool,
     may_load_adapters: bool,
+    may_load_models: bool,
     may_pull: bool,
     models: Option<Vec<String>>,
     /// Whether it is shown the figures of all keys.
@@ -76,6 +77,7 @@ impl Keys {
             weight: NonZeroU32::MIN,
             may_prioritize: options.allow_priority,
             may_load_adapters: true,
+            may_load_models: true,
             may_pull: false,
             models: None,
             sees_all: true,
@@ -175,6 +177,7 @@ impl Keys {
             weight: NonZeroU32::MIN,
             may_prioritize: self.0.options.allow_priority,
             may_load_adapters: true,
+            may_load_models: true,
             may_pull: false,
             models: None,
             sees_all: true,
@@ -198,6 +201,7 @@ impl Keys {
             weight: entry.weight,
             may_prioritize: entry.priority || self.0.options.allow_priority,
             may_load_adapters: entry.load_adapters,
+            may_load_models: entry.load_models,
             may_pull: entry.pull,
             models: entry.models,
             sees_all: false,
@@ -224,6 +228,7 @@ impl ApiKey {
             weight: NonZeroU32::MIN,
             may_prioritize: true,
             may_load_adapters: true,
+            may_load_models: true,
             may_pull: true,
             models: None,
             sees_all: true,
@@ -283,6 +288,19 @@ impl ApiKey {
         let name = &self.name;
         let what = format!(
             "the key {name:?} may not change adapters: it needs `load_adapters = true` in the file of --keys"
+        );
+        Err(ApiError::forbidden(what))
+    }
+
+    /// # Errors
+    /// It may not load and unload models for everybody.
+    pub(crate) fn check_models(&self) -> Result<(), ApiError> {
+        if self.may_load_models {
+            return Ok(());
+        }
+        let name = &self.name;
+        let what = format!(
+            "the key {name:?} may not load or unload models: it needs `load_models = true` in the file of --keys"
         );
         Err(ApiError::forbidden(what))
     }

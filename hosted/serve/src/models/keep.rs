@@ -1,5 +1,6 @@
 //! Models that are unloaded at the time that the last request which used them named.
 
+use super::unload::Reason;
 use super::{Models, State};
 use crate::api::ApiError;
 use core::sync::atomic::Ordering;
@@ -17,7 +18,7 @@ pub(super) struct Expiry {
     /// The same time, for clients.
     shown: SystemTime,
     /// The use that it follows.
-    used: u64,
+    pub(super) used: u64,
 }
 
 impl Expiry {
@@ -45,21 +46,30 @@ impl Models {
         }
     }
 
-    /// Unloads the model called `name`, or the first one, unless requests use it. Does not wait.
+    /// Unloads the model called `name`, or the first one, when the last request that uses it has ended. Does not wait.
     ///
     /// # Errors
-    /// The model does not exist, or requests may not load it again.
+    /// The model does not exist.
     pub(crate) fn unload_unused(self: &Arc<Self>, name: Option<&str>) -> Result<(), ApiError> {
-        if !self.autoloads() {
-            let what =
-                "0 is not supported: POST /models/unload unloads a model (--no-models-autoload)";
-            return Err(ApiError::field("keep_alive", what));
-        }
         let adapter = name.and_then(|name| self.adapters.find(name));
         let index = adapter.map_or_else(|| self.asked(name), |adapter| Ok(adapter.model))?;
-        let used = self.entries[index].used.load(Ordering::Relaxed);
-        let now = Expiry::after(Duration::ZERO, used);
-        self.expire(index, now, &Handle::current());
+        let (entry, runtime) = (&self.entries[index], Handle::current());
+        let used = {
+            let _table = self.lock();
+            if matches!(*entry.state.borrow(), State::Sleeping(_)) {
+                self.change(index, State::Unloaded);
+                return Ok(());
+            }
+            // Noted before it is looked for users: the last of them may end at this moment.
+            entry.place().unloads_unused = Some(runtime.clone());
+            if entry.users.load(Ordering::Relaxed) > 0 || entry.waiting.load(Ordering::Relaxed) > 0
+            {
+                return Ok(());
+            }
+            entry.place().unloads_unused = None;
+            entry.used.load(Ordering::Relaxed)
+        };
+        self.expire(index, Expiry::after(Duration::ZERO, used), &runtime);
         Ok(())
     }
 
@@ -69,26 +79,6 @@ impl Models {
         let expiry = (*entry.expiry.borrow())?;
         let is_due = expiry.used == entry.used.load(Ordering::Relaxed);
         is_due.then_some(expiry.shown)
-    }
-
-    /// Unloads a model if its time has come and no request has used it since.
-    fn unload_expired(&self, index: usize, expiry: Expiry) {
-        let entry = &self.entries[index];
-        let table = self.lock();
-        if entry.used.load(Ordering::Relaxed) != expiry.used || !entry.is_idle() {
-            return;
-        }
-        let unloaded = self.unload(index, State::Unloaded);
-        if let Some(loaded) = &unloaded {
-            self.engine.remove(loaded.id);
-        }
-        // Unlock first: freeing weights takes time.
-        drop(table);
-        drop(unloaded);
-        let name = &self.listed[index].name;
-        (self.log)(&format!(
-            "model {name:?} unloaded as a request's keep_alive asked for"
-        ));
     }
 }
 
@@ -107,7 +97,7 @@ async fn wait(models: Weak<Models>, index: usize, mut expiries: watch::Receiver<
         let Some(models) = models.upgrade() else {
             return;
         };
-        models.unload_expired(index, expiry);
+        models.unload_for(index, Reason::KeepAlive(expiry));
         let _table = models.lock();
         // Another request may have named a later time.
         let is_over = !expiries.has_changed().unwrap_or(false);

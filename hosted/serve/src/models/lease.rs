@@ -26,6 +26,8 @@ pub(super) struct ModelUser {
     pub(super) index: usize,
     /// How long the model stays in memory afterwards, and where to wait for that.
     pub(super) keep_for: Option<(Duration, Handle)>,
+    /// Whether it only looks at the model, which is not a use.
+    pub(super) is_look: bool,
 }
 
 /// The use of a model by work of the engine, with its adapters. It keeps none of the model's memory: if other models have
@@ -61,8 +63,7 @@ impl Models {
             Some(entry) => self.acquire(Some(self.name_of(entry.model))).await?,
             None => self.acquire(name).await?,
         };
-        // What requests may not load they do not unload.
-        let keep_for = choice.keep_for.filter(|_| self.autoloads());
+        let keep_for = choice.keep_for;
         lease.in_use.user.keep_for = keep_for.map(|time| (time, Handle::current()));
         let names_model = named.is_some();
         let is_asked = names_model || choice.adapters.is_some();
@@ -188,11 +189,16 @@ impl Deref for Lease {
 impl Drop for ModelUser {
     fn drop(&mut self) {
         let entry = &self.models.entries[self.index];
-        let used = self.models.touch(entry);
-        if entry.users.fetch_sub(1, Ordering::Relaxed) == 1 {
+        let used = match self.is_look {
+            true => entry.used.load(Ordering::Relaxed),
+            false => self.models.touch(entry),
+        };
+        let is_last = entry.users.fetch_sub(1, Ordering::Relaxed) == 1;
+        if is_last {
             self.models.released.notify_one();
         }
-        if let Some((time, runtime)) = self.keep_for.take() {
+        let keep_for = self.keep_for.take();
+        if let Some((time, runtime)) = entry.place().keep_after(keep_for, is_last) {
             let expiry = Expiry::after(time, used);
             self.models.expire(self.index, expiry, &runtime);
         }

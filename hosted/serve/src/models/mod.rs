@@ -15,6 +15,7 @@ mod roster;
 mod sleep;
 mod summary;
 mod turns;
+mod unload;
 
 pub(crate) use lease::{Lease, ModelUse};
 pub(crate) use loaded::Loaded;
@@ -293,13 +294,16 @@ impl Models {
         }
     }
 
-    /// The model called `name`, if it is in memory.
+    /// The model called `name`, if it is in memory. To look at it does not count as a use.
     pub(crate) fn present(self: &Arc<Self>, name: Option<&str>) -> Result<Option<Lease>, ApiError> {
         let index = self.asked(name)?;
         let table = self.lock();
         let lease = self.lease(index);
         drop(table);
-        Ok(lease.ok())
+        Ok(lease.ok().map(|mut lease| {
+            lease.in_use.user.is_look = true;
+            lease
+        }))
     }
 
     /// Stops loading models, unless texts wait for their model's next turn: then they go on until [`Self::end`].
@@ -324,9 +328,12 @@ impl Models {
         let entry = &self.entries[index];
         let is_allowed = match waited {
             Some(waited) => waited.may_use(),
-            None => !entry.place().is_leaving,
+            None => entry.place().is_open(),
         };
         let lease = is_allowed.then(|| self.lease(index));
+        if let Some(Ok(_)) = lease {
+            self.touch(entry);
+        }
         drop(table);
         lease?.ok()
     }
@@ -345,11 +352,11 @@ impl Models {
             return Err(Some(loaded));
         }
         entry.users.fetch_add(1, Ordering::Relaxed);
-        self.touch(entry);
         let user = ModelUser {
             models: self.clone(),
             index,
             keep_for: None,
+            is_look: false,
         };
         let in_use = ModelUse {
             id: loaded.id,
@@ -370,7 +377,7 @@ impl Models {
     /// Gives a model another state, and returns the one that it had.
     fn change(&self, index: usize, state: State) -> State {
         let before = self.entries[index].state.send_replace(state);
-        // Nobody may be listening.
+        // There may be no listener.
         let _sent = self.changes.send(index);
         before
     }

@@ -1,9 +1,9 @@
 //! Models that are loaded and unloaded by requests, as with llama-server's router.
 
-use super::turns::LOOK_AGAIN;
+use super::turns::{LOOK_AGAIN, Unloading};
+use super::unload::Reason;
 use super::{Models, State};
 use crate::api::{ApiError, ErrorKind};
-use core::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::broadcast;
@@ -72,16 +72,23 @@ impl Models {
         }
     }
 
-    /// Begins to unload the model with number `index`. Its texts may go on for some time; new requests wait and load it
-    /// again. Does not wait.
+    /// Begins to unload the model with number `index`. Its texts may continue for some time; new requests wait and load
+    /// it again. Does not wait.
     ///
     /// # Errors
-    /// It is not in memory.
+    /// It is not in memory, or is being unloaded already.
     pub(crate) fn begin_unloading(self: &Arc<Self>, index: usize) -> Result<(), ApiError> {
         let _table = self.lock();
-        let state = self.entries[index].state.borrow().clone();
+        let entry = &self.entries[index];
+        let state = entry.state.borrow().clone();
         match state {
             State::Loaded(_) | State::Loading => {
+                let mut place = entry.place();
+                if place.unloading != Unloading::No {
+                    return Err(ApiError::field("model", "is being unloaded already"));
+                }
+                place.unloading = Unloading::Asked;
+                drop(place);
                 let models = Arc::clone(self);
                 tokio::spawn(async move { models.unload_asked(index).await });
                 Ok(())
@@ -97,50 +104,46 @@ impl Models {
         }
     }
 
+    /// Unloads a model that may still be in the line. Other models are loaded meanwhile.
     async fn unload_asked(self: Arc<Self>, index: usize) {
         let entry = &self.entries[index];
-        // No other model is loaded meanwhile, and this one not again.
-        let Ok(_permit) = self.loading.acquire().await else {
-            return;
-        };
+        let mut states = entry.state.subscribe();
+        let is_settled = |state: &State| !matches!(state, State::Loading);
+        drop(states.wait_for(is_settled).await);
         {
             let _table = self.lock();
-            if !entry.is_loaded() {
-                return;
-            }
-            entry.place().is_leaving = true;
+            entry.place().unloading = Unloading::Begun;
         }
-        let (begun, patience) = (
-            Instant::now(),
-            self.listed[index].options(&self.options).stop_after,
-        );
-        loop {
+        self.end_texts(index).await;
+        {
+            let _table = self.lock();
+            entry.place().unloading = Unloading::No;
+        }
+        // Those who wait to load it again look.
+        entry.state.send_modify(|_| ());
+    }
+
+    /// Unloads a model after its texts, or without them when they have had time enough.
+    async fn end_texts(&self, index: usize) {
+        let entry = &self.entries[index];
+        let patience = self.listed[index].options(&self.options).stop_after;
+        let begun = Instant::now();
+        // A server that ends has a patience of its own.
+        while entry.is_loaded() && !self.stop.is_set() {
             let released = self.released.notified();
             let left = patience.saturating_sub(begun.elapsed());
-            if self.stop.is_set() {
-                // The server ends, and has a patience of its own.
+            let reason = Reason::Asked {
+                patience,
+                ends_texts: left.is_zero(),
+            };
+            if self.unload_for(index, reason) {
                 return;
             }
-            if entry.is_idle() || left.is_zero() {
-                break;
-            }
-            let _released = timeout(left.min(LOOK_AGAIN), released).await;
+            let time = match left.is_zero() {
+                true => LOOK_AGAIN,
+                false => left.min(LOOK_AGAIN),
+            };
+            let _released = timeout(time, released).await;
         }
-        let table = self.lock();
-        let n_ended = entry.users.load(Ordering::Relaxed);
-        let unloaded = self.unload(index, State::Unloaded);
-        if let Some(loaded) = &unloaded {
-            self.engine.remove(loaded.id);
-        }
-        drop(table);
-        drop(unloaded);
-        let name = &self.listed[index].name;
-        (self.log)(&match n_ended {
-            0 => format!("model {name:?} unloaded by a request"),
-            n => format!(
-                "model {name:?} unloaded by a request, which ended {n} others after {} s",
-                patience.as_secs()
-            ),
-        });
     }
 }

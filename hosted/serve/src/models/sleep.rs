@@ -1,14 +1,17 @@
 //! Models that have been idle for some time sleep: their memory is freed until the next request.
 
-use super::{Models, Outline, State};
+use super::Models;
+use super::unload::Reason;
 use core::time::Duration;
 use std::sync::{Arc, PoisonError};
 
 impl Models {
-    /// Puts models to sleep when they have been idle for long enough. Ends only if no model ever sleeps.
+    /// Puts models to sleep when they have been idle for long enough. Ends only if no model ever sleeps, also
+    /// none that is added.
     pub(crate) async fn watch_idle(self: Arc<Self>) {
         let limit = |index: usize| self.listed[index].options(&self.options).sleep_after;
-        if (0..self.listed.len()).all(|index| limit(index).is_none()) {
+        let all_stay = (0..self.listed.len()).all(|index| limit(index).is_none());
+        if all_stay && self.options.sleep_after.is_none() {
             return;
         }
         loop {
@@ -25,26 +28,11 @@ impl Models {
     /// Puts a model to sleep that has been idle for `limit`. Returns when to look at it again.
     fn sleep_if_idle(&self, index: usize, limit: Duration) -> Duration {
         let entry = &self.entries[index];
-        let table = self.lock();
-        let State::Loaded(loaded) = entry.state.borrow().clone() else {
+        if !entry.is_loaded() || self.unload_for(index, Reason::Idle(limit)) {
             return limit;
-        };
-        let used_at = *entry.used_at.lock().unwrap_or_else(PoisonError::into_inner);
-        let idle = used_at.elapsed();
-        if !entry.is_idle() || idle < limit {
-            return limit.saturating_sub(idle);
         }
-        let outline = Arc::new(Outline::of(&loaded));
-        self.engine.remove(loaded.id);
-        let unloaded = self.unload(index, State::Sleeping(outline));
-        // Unlock first: freeing weights takes time.
-        drop(table);
-        drop((loaded, unloaded));
-        let (name, limit_s) = (&self.listed[index].name, limit.as_secs());
-        (self.log)(&format!(
-            "model {name:?} sleeps after {limit_s} s without a request"
-        ));
-        limit
+        let used_at = *entry.used_at.lock().unwrap_or_else(PoisonError::into_inner);
+        limit.saturating_sub(used_at.elapsed())
     }
 }
 

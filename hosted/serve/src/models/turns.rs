@@ -5,6 +5,7 @@
 //! on at its next turn.
 
 use super::loaded::{LoadFailure, Loaded, loading_team};
+use super::unload::Reason;
 use super::{Entry, Models, State};
 use crate::api::NotLoaded;
 use crate::engine::ModelId;
@@ -12,6 +13,8 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
+use tokio::runtime::Handle;
+use tokio::sync::{AcquireError, SemaphorePermit};
 use tokio::time::timeout;
 
 /// A model's place in memory and in the line.
@@ -28,6 +31,46 @@ pub(super) struct Place {
     n_next: usize,
     /// The engine's number of it, while its texts are parked and it is not in memory.
     pub(super) parked: Option<ModelId>,
+    pub(super) unloading: Unloading,
+    /// Where to unload it when the last request that uses it has ended, if a request asked for that.
+    pub(super) unloads_unused: Option<Handle>,
+}
+
+/// Whether a request has asked to unload a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Unloading {
+    #[default]
+    No,
+    /// As soon as it is in memory.
+    Asked,
+    /// Its texts may end; new requests wait until it is loaded again.
+    Begun,
+}
+
+impl Place {
+    /// Whether new requests may use the model: they do not if they have to wait for its next turn.
+    pub(super) fn is_open(&self) -> bool {
+        !self.is_leaving && !self.is_unloading()
+    }
+
+    pub(super) fn is_unloading(&self) -> bool {
+        self.unloading == Unloading::Begun
+    }
+
+    /// How long the model stays after a request that asked for `keep_for`, and where to wait for that.
+    pub(super) fn keep_after(
+        &mut self,
+        keep_for: Option<(Duration, Handle)>,
+        is_last: bool,
+    ) -> Option<(Duration, Handle)> {
+        if keep_for.is_some() {
+            self.unloads_unused = None;
+            return keep_for;
+        }
+        let runtime = &mut self.unloads_unused;
+        let runtime = runtime.take_if(|_| is_last && self.n_due == 0)?;
+        Some((Duration::ZERO, runtime))
+    }
 }
 
 /// A request that waits for its model.
@@ -52,7 +95,7 @@ impl<'e> Waiting<'e> {
     /// Whether it may use the model if that is in memory: its turn has come, or no other model waits for the place.
     pub(super) fn may_use(&self) -> bool {
         let place = self.entry.place();
-        !place.is_leaving || place.n_turns >= self.turn
+        place.is_open() || place.n_turns >= self.turn
     }
 }
 
@@ -135,8 +178,7 @@ impl Models {
     /// Waits for the model's turn and loads it, for which others may have to leave.
     async fn load(self: Arc<Self>, index: usize) {
         let entry = &self.entries[index];
-        // The line: the semaphore is fair.
-        let permit = self.loading.acquire().await;
+        let permit = self.wait_in_line(entry).await;
         let state = match &permit {
             // Another model left instead of this one.
             Ok(_) if entry.is_loaded() => None,
@@ -167,6 +209,19 @@ impl Models {
         drop(place);
         if let Some(state) = state {
             self.change(index, state);
+        }
+    }
+
+    /// Waits for a model's place in the line, which it has only when it is not being unloaded.
+    async fn wait_in_line(&self, entry: &Entry) -> Result<SemaphorePermit<'_>, AcquireError> {
+        let mut states = entry.state.subscribe();
+        loop {
+            drop(states.wait_for(|_| !entry.place().is_unloading()).await);
+            // The semaphore is fair.
+            let permit = self.loading.acquire().await?;
+            if !entry.place().is_unloading() {
+                return Ok(permit);
+            }
         }
     }
 
@@ -287,23 +342,16 @@ impl Models {
     }
 
     /// Unloads the least recently used of the unused models. Returns whether there was one.
-    fn unload_idle(self: &Arc<Self>) -> bool {
-        let table = self.lock();
-        let idle = self.entries.iter().enumerate();
-        let idle = idle.filter(|(_, entry)| entry.is_idle());
-        let oldest = idle.min_by_key(|(_, entry)| entry.used.load(Ordering::Relaxed));
-        let Some((index, _)) = oldest else {
-            return false;
+    fn unload_idle(&self) -> bool {
+        let oldest = || {
+            let _table = self.lock();
+            let idle = self.entries.iter().enumerate();
+            let idle = idle.filter(|(_, entry)| entry.is_idle());
+            let oldest = idle.min_by_key(|(_, entry)| entry.used.load(Ordering::Relaxed));
+            oldest.map(|(index, _)| index)
         };
-        let unloaded = self.unload(index, State::Unloaded);
-        if let Some(loaded) = &unloaded {
-            self.engine.remove(loaded.id);
-        }
-        // Unlock first: freeing weights takes time, and the log's reader may request a model.
-        drop(table);
-        drop(unloaded);
-        (self.log)(&format!("model {:?} unloaded", self.listed[index].name));
-        true
+        // One that is used again in between stays.
+        core::iter::from_fn(oldest).any(|index| self.unload_for(index, Reason::Room))
     }
 
     /// Unloads a model that is in use: the engine parks its texts until the model's next turn.
@@ -317,7 +365,7 @@ impl Models {
         {
             let _table = self.lock();
             // Its texts would end if no model were loaded any more.
-            if self.stop.is_set() {
+            if self.stop.is_set() || !entry.is_loaded() {
                 return;
             }
             entry.place().parked = Some(id);

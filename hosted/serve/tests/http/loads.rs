@@ -1,6 +1,7 @@
 //! Models that requests load and unload, and that sleep.
 
 use crate::client::{Running, options, until};
+use crate::keys::{KeyFile, complete, post};
 use core::time::Duration;
 use serde_json::{Value, json};
 use sluice_serve::{Defaults, ModelPreset, ModelsOptions, ServerConfig};
@@ -126,6 +127,7 @@ fn an_idle_model_sleeps_until_the_next_request() {
     until("not asleep", || {
         assert_eq!(server.get("/health").status, 200);
         assert_eq!(server.get("/metrics").status, 200);
+        server.get("/slots");
         status(&server, "tale") == "sleeping"
     });
     let mut asleep = props();
@@ -244,4 +246,79 @@ fn a_server_without_a_model_says_what_to_do() {
     let reply = server.post("/v1/completions", &json!({"prompt": "Once"}));
     assert_eq!(reply.status, 503);
     assert!(reply.body.contains("sluice pull"), "{}", reply.body);
+}
+
+/// A text that ends only with its model.
+fn endless() -> Value {
+    json!({"model": "tale", "prompt": "Once", "max_tokens": 60_000, "ignore_eos": true, "stream": true})
+}
+
+fn is_running(server: &Running) -> bool {
+    let metrics = server.get("/metrics").body;
+    metrics.contains("llamacpp:requests_processing 1\n")
+}
+
+#[test]
+fn other_models_are_loaded_while_one_is_being_unloaded() {
+    let mut options = router();
+    options.models.stop_after = Duration::from_secs(600);
+    options.models.limits.n_ctx = 1 << 16;
+    let server = Running::start(options);
+    let text = server.send("POST /v1/completions HTTP/1.1", &endless().to_string());
+    until("not running", || is_running(&server));
+    let named = json!({"model": "tale"});
+    assert_eq!(server.post("/models/unload", &named).status, 200);
+    server
+        .post("/models/unload", &named)
+        .is_refused_for("model");
+    assert_eq!(ask(&server, "other"), 200);
+    assert_eq!(status(&server, "tale"), "loaded");
+    // Its text ends with its client, and the model with its text.
+    drop(text);
+    until("not unloaded", || status(&server, "tale") == "unloaded");
+    assert_eq!(ask(&server, "tale"), 200);
+}
+
+#[test]
+fn a_keep_alive_of_0_waits_for_the_last_text() {
+    let mut options = router();
+    options.models.limits.n_ctx = 1 << 16;
+    let server = Running::start(options);
+    let text = server.send("POST /v1/completions HTTP/1.1", &endless().to_string());
+    until("not running", || is_running(&server));
+    let unload = json!({"model": "tale", "keep_alive": 0});
+    let reply = server.post("/api/generate", &unload).json();
+    assert_eq!(reply["done_reason"], "unload");
+    assert_eq!(status(&server, "tale"), "loaded");
+    drop(text);
+    until("not unloaded", || status(&server, "tale") == "unloaded");
+    // Later uses are not bound by it.
+    assert_eq!(ask(&server, "tale"), 200);
+    assert_eq!(ask(&server, "other"), 200);
+    assert_eq!(status(&server, "tale"), "loaded");
+}
+
+#[test]
+fn keys_need_a_right_to_load_and_unload_models() {
+    let keys = KeyFile::new("models", &[("may", "load_models = true"), ("may-not", "")]);
+    let mut options = router();
+    options.models.autoload = false;
+    options.http.keys = keys.options().http.keys;
+    let server = Running::start(options);
+    let named = json!({"model": "tale"});
+    let text = json!({"model": "tale", "prompt": "Once", "max_tokens": 2});
+    let load = "/v1/completions?autoload=true";
+    for path in ["/models/load", "/models/unload", load] {
+        let refused = post(&server, "may-not", path, &text);
+        assert_eq!(refused.status, 403, "{path}");
+        assert!(refused.body.contains("load_models"), "{}", refused.body);
+    }
+    assert_eq!(post(&server, "may", load, &text).status, 200);
+    assert_eq!(post(&server, "may-not", load, &text).status, 200);
+    assert_eq!(complete(&server, "may-not", &text).status, 200);
+    let unload = json!({"model": "tale", "keep_alive": 0});
+    let refused = post(&server, "may-not", "/api/generate", &unload);
+    assert_eq!(refused.status, 403, "{}", refused.body);
+    assert_eq!(post(&server, "may", "/models/unload", &named).status, 200);
+    assert_eq!(post(&server, "admin", "/models/load", &named).status, 200);
 }

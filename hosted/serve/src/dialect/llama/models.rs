@@ -29,6 +29,7 @@ pub(super) async fn unload(mut context: Context, request: Request) -> Result<Res
 
 /// The number of the model that the body names.
 async fn named(context: &mut Context, request: Request) -> Result<usize, ApiError> {
+    context.key.check_models()?;
     let posted = body(context, request, &[]).await?;
     let fields = Fields::of_body(&posted)?;
     let name = fields.str("model")?.filter(|name| !name.is_empty());
