@@ -30,10 +30,7 @@ impl HubAccess {
         request: &PullRequest,
         watch: &mut dyn Watch,
     ) -> Result<PulledFiles, PullError> {
-        let cache = match &self.cache {
-            Some(root) => Cache::at(root),
-            None => Cache::from_env()?,
-        };
+        let cache = self.cache()?;
         let token = self.token.as_deref();
         let hub = match (self.is_offline(), &self.endpoint) {
             (true, _) => None,
@@ -41,6 +38,17 @@ impl HubAccess {
             (false, None) => Some(Hub::from_env(token)?),
         };
         pull(request, hub.as_ref(), &cache, watch)
+    }
+
+    /// The cache that downloads go into.
+    ///
+    /// # Errors
+    /// As [`Cache::from_env`].
+    pub fn cache(&self) -> Result<Cache, PullError> {
+        match &self.cache {
+            Some(root) => Ok(Cache::at(root)),
+            None => Cache::from_env(),
+        }
     }
 
     fn is_offline(&self) -> bool {

@@ -36,14 +36,26 @@ pub(crate) fn choose<'p>(paths: &[&'p str], choice: &FileChoice) -> Result<Vec<&
             None if is_pattern(path) => Some(matching(paths, path)?),
             found => found,
         },
-        FileChoice::Quant(quant) => models.iter().copied().find(|path| is_of(path, quant)),
-        FileChoice::Usual => USUAL
-            .iter()
-            .find_map(|quant| models.iter().copied().find(|path| is_of(path, quant)))
-            .or_else(|| models.first().copied()),
+        FileChoice::Quant(_) | FileChoice::Usual => choice.of_models(&models),
     };
     let first = first.ok_or_else(|| missing(paths, &models, choice))?;
     parts(paths, first)
+}
+
+impl FileChoice {
+    /// The one of `models`, paths of model files in a repository, that this selects by its type.
+    #[must_use]
+    pub fn of_models<'p>(&self, models: &[&'p str]) -> Option<&'p str> {
+        let of = |quant: &str| models.iter().copied().find(|path| is_of(path, quant));
+        match self {
+            Self::Quant(quant) => of(quant),
+            Self::Usual => USUAL
+                .iter()
+                .find_map(|quant| of(quant))
+                .or_else(|| models.first().copied()),
+            Self::File(_) | Self::Folder => None,
+        }
+    }
 }
 
 /// The file that `pattern` selects: the only match, or the only model among the matches.

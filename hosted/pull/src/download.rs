@@ -105,7 +105,7 @@ impl Fetch<'_> {
         if is_whole(blob, file) {
             return Ok(());
         }
-        let mut partial = Partial::open(blob, file)?;
+        let mut partial = Partial::open(blob, file, self.watch)?;
         check_room(blob, file, partial.len())?;
         self.fill(file, &mut partial)?;
         if let Some(sha256) = partial.finish(blob)? {

@@ -64,9 +64,9 @@ pub enum PullError {
     /// Reading or writing in the cache failed.
     #[error("{}: {error}", path.display())]
     Io { path: PathBuf, error: io::Error },
-    /// The files are not wanted.
+    /// The files exceed a limit of the one who asked.
     #[error("{0}")]
-    Unwanted(String),
+    Limit(String),
     /// The pull was stopped. Bytes received so far are kept for the next one.
     #[error("interrupted; the partial download is kept and will be resumed")]
     Stopped,

@@ -26,7 +26,7 @@ pub use cache::Cache;
 pub use choose::FileChoice;
 pub use error::PullError;
 pub use hub::Hub;
-pub use models::CachedModel;
+pub use models::{CachedModel, HubFile};
 pub use repo::{PullRequest, RepoId};
 pub use revision::{RemoteFile, Revision};
 
@@ -59,7 +59,7 @@ pub trait Watch {
     /// Called once with all files, before the first one is fetched.
     ///
     /// # Errors
-    /// They are not wanted, for example because they are too large: [`PullError::Unwanted`] ends the pull.
+    /// They exceed a limit: [`PullError::Limit`] ends the pull.
     fn files(&mut self, _files: &[WantedFile]) -> Result<(), PullError> {
         Ok(())
     }
@@ -76,6 +76,11 @@ pub trait Watch {
 
     /// Whether to stop. Bytes received so far are kept for the next pull.
     fn is_stopped(&self) -> bool;
+
+    /// Whether a copy in the cache may be used when the hub fails with `error`; by default always.
+    fn may_use_cached(&self, _error: &PullError) -> bool {
+        true
+    }
 }
 
 /// The requested files and their paths.
@@ -103,7 +108,7 @@ pub fn pull(
         return cached(request, cache);
     };
     match fetched(request, hub, cache, watch) {
-        Err(error) if error.is_of_hub() => {
+        Err(error) if error.is_of_hub() && watch.may_use_cached(&error) => {
             let Ok(found) = cached(request, cache) else {
                 return Err(error);
             };

@@ -1,5 +1,6 @@
 //! The part of a file that has been received so far.
 
+use crate::Watch;
 use crate::error::PullError;
 use crate::hub::{Checksum, Known};
 use core::fmt::Write as _;
@@ -7,7 +8,7 @@ use rustix::fs::OFlags;
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
 use std::fs::{self, File};
-use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -60,7 +61,11 @@ impl Hash {
 impl<'k> Partial<'k> {
     /// Opens the partial download of `blob`, and reads it to continue its hash. A link is refused:
     /// it would be written through.
-    pub(crate) fn open(blob: &Path, known: &'k Known) -> Result<Self, PullError> {
+    pub(crate) fn open(
+        blob: &Path,
+        known: &'k Known,
+        watch: &dyn Watch,
+    ) -> Result<Self, PullError> {
         let path = partial_path(blob);
         let mut options = File::options();
         let options = options.create(true).truncate(false).read(true).write(true);
@@ -74,17 +79,19 @@ impl<'k> Partial<'k> {
             hash,
             len: 0,
         };
-        partial.read_back().map_err(PullError::io(&partial.path))?;
+        partial.read_back(watch)?;
         if partial.len > known.len_bytes {
             partial.restart()?;
         }
         Ok(partial)
     }
 
-    fn read_back(&mut self) -> io::Result<()> {
+    fn read_back(&mut self, watch: &dyn Watch) -> Result<(), PullError> {
         let mut chunk = vec![0; CHUNK_BYTES];
         loop {
-            match self.file.read(&mut chunk)? {
+            watch.check_stop()?;
+            let read = self.file.read(&mut chunk);
+            match read.map_err(PullError::io(&self.path))? {
                 0 => return Ok(()),
                 n => self.take(&chunk[..n]),
             }

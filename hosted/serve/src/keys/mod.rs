@@ -14,6 +14,7 @@ use crate::Log;
 use crate::api::ApiError;
 use crate::engine::Share;
 use crate::metrics::KeyFigures;
+use crate::models::means;
 use core::fmt;
 use core::num::NonZeroU32;
 use core::time::Duration;
@@ -254,7 +255,7 @@ impl ApiKey {
     /// Whether it may use the model or adapter that has these names.
     pub(crate) fn may_use<'n>(&self, mut names: impl Iterator<Item = &'n str>) -> bool {
         let all = self.models.as_ref();
-        all.is_none_or(|models| names.any(|name| models.iter().any(|model| model == name)))
+        all.is_none_or(|models| names.any(|name| models.iter().any(|listed| means(listed, name))))
     }
 
     /// # Errors

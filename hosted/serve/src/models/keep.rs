@@ -18,7 +18,7 @@ pub(super) struct Expiry {
     /// The same time, for clients.
     shown: SystemTime,
     /// The use that it follows.
-    pub(super) used: u64,
+    used: u64,
 }
 
 impl Expiry {
@@ -97,7 +97,7 @@ async fn wait(models: Weak<Models>, index: usize, mut expiries: watch::Receiver<
         let Some(models) = models.upgrade() else {
             return;
         };
-        models.unload_for(index, Reason::KeepAlive(expiry));
+        models.unload_for(index, Reason::KeepAlive { used: expiry.used });
         let _table = models.lock();
         // Another request may have named a later time.
         let is_over = !expiries.has_changed().unwrap_or(false);

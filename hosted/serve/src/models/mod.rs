@@ -19,6 +19,7 @@ mod unload;
 
 pub(crate) use lease::{Lease, ModelUse};
 pub(crate) use loaded::Loaded;
+pub(crate) use options::means;
 pub use options::{ModelPreset, ModelsOptions, NamedModel, models_of};
 pub(crate) use outline::Outline;
 pub(crate) use summary::{Capabilities, Summary};
@@ -131,7 +132,7 @@ impl Models {
         log: crate::Log,
     ) -> io::Result<Self> {
         let team = engine.team().clone();
-        let listed = Roster::new(listed(&options)?);
+        let listed = Roster::new(listed(&options, &log)?);
         let number = |name: Option<&str>| find(&listed, name).ok();
         let adapters = Adapters::new(options.adapters.clone(), &number, log.clone());
         let adapters = Arc::new(adapters.map_err(io::Error::other)?);

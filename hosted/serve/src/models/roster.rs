@@ -27,6 +27,11 @@ impl<T> Roster<T> {
         Some(self.first.len() + at)
     }
 
+    /// Whether nothing more can be added.
+    pub(super) fn is_full(&self) -> bool {
+        self.added.last().is_some_and(|slot| slot.get().is_some())
+    }
+
     pub(super) fn get(&self, index: usize) -> Option<&T> {
         let added = || self.added.get(index - self.first.len())?.get();
         self.first.get(index).or_else(added)
@@ -74,6 +79,7 @@ mod tests {
             assert_eq!(roster.add(i), Some(i));
             assert_eq!((roster.len(), roster[i]), (i + 1, i));
         }
+        assert!(roster.is_full());
         assert_eq!(roster.add(0), None);
         assert_eq!(first, &raw const roster[0]);
         assert!(roster.iter().copied().eq(0..ADDED_MAX + 2));

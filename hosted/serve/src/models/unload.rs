@@ -1,6 +1,5 @@
 //! The one way in which models are unloaded, for one of several reasons.
 
-use super::keep::Expiry;
 use super::{Models, Outline, State};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -11,8 +10,8 @@ use std::sync::{Arc, PoisonError};
 pub(super) enum Reason {
     /// Another model needs its place.
     Room,
-    /// The time that a request named is over.
-    KeepAlive(Expiry),
+    /// The time that a request named is over, after the use with this number.
+    KeepAlive { used: u64 },
     /// It was idle for this long, and sleeps.
     Idle(Duration),
     /// A request asked for it; its texts end if they have had time enough.
@@ -34,9 +33,7 @@ impl Models {
         let (is_idle, place) = (entry.is_idle(), entry.place());
         let holds = match reason {
             Reason::Room => is_idle,
-            Reason::KeepAlive(expiry) => {
-                is_idle && entry.used.load(Ordering::Relaxed) == expiry.used
-            }
+            Reason::KeepAlive { used } => is_idle && entry.used.load(Ordering::Relaxed) == used,
             Reason::Idle(limit) => {
                 let used_at = entry.used_at.lock().unwrap_or_else(PoisonError::into_inner);
                 is_idle && !place.is_unloading() && used_at.elapsed() >= limit
@@ -69,7 +66,7 @@ impl Reason {
     fn said(self, n_users: usize) -> String {
         match self {
             Self::Room => "unloaded".to_owned(),
-            Self::KeepAlive(_) => "unloaded as a request's keep_alive asked for".to_owned(),
+            Self::KeepAlive { .. } => "unloaded as a request's keep_alive asked for".to_owned(),
             Self::Idle(limit) => format!("sleeps after {} s without a request", limit.as_secs()),
             Self::Asked { .. } if n_users == 0 => "unloaded by a request".to_owned(),
             Self::Asked { patience, .. } => format!(

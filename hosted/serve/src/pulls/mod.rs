@@ -1,7 +1,7 @@
 //! Models that clients download while the server runs.
 //!
-//! A download runs on a thread of its own and reports to all requests that asked for it. When the last of them has
-//! left, it stops; what has been received is kept, and the next request goes on from there.
+//! A download runs on a thread of its own and reports to all requests that asked for it. When the last of them is
+//! gone, it stops; what has been received is kept, and the next request resumes it.
 
 mod options;
 mod report;
@@ -14,9 +14,10 @@ use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 use report::Report;
-use sluice_pull::{PullError, PullRequest, WantedFile};
+use sluice_pull::{CachedModel, PullError, PullRequest, WantedFile};
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::io;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use tokio::sync::watch;
@@ -26,6 +27,8 @@ pub(crate) struct Pulls {
     options: PullOptions,
     /// By name.
     running: Mutex<HashMap<String, Arc<Pull>>>,
+    /// The number of threads, also of downloads that are about to end.
+    n_threads: AtomicUsize,
     /// Bytes that clients have downloaded, and those that running downloads may still need.
     n_bytes: AtomicU64,
     stops: AtomicBool,
@@ -51,8 +54,8 @@ pub(crate) enum PullState {
         /// Bytes of all files that are in the cache.
         done_bytes: u64,
     },
-    /// The files are in the cache; the path of the model.
-    Done(PathBuf),
+    /// The files are in the cache: the model's name there, and its path.
+    Done(CachedModel),
     Failed(ApiError),
 }
 
@@ -67,6 +70,7 @@ impl Pulls {
         Self {
             options,
             running: Mutex::default(),
+            n_threads: AtomicUsize::new(0),
             n_bytes: AtomicU64::new(0),
             stops: AtomicBool::new(false),
             log,
@@ -96,7 +100,7 @@ impl Pulls {
         if self.stops.load(Ordering::Relaxed) {
             return Err(ApiError::unavailable("the server is shutting down"));
         }
-        if running.len() >= RUNNING_MAX {
+        if self.n_threads.load(Ordering::Relaxed) >= RUNNING_MAX {
             let what = format!("{RUNNING_MAX} models are being downloaded");
             return Err(ApiError::busy(what, RETRY));
         }
@@ -108,43 +112,25 @@ impl Pulls {
             states: pull.state.subscribe(),
             held: Arc::clone(&pull),
         };
-        let (pulls, key, begun) = (Arc::clone(self), name.to_owned(), Arc::clone(&pull));
-        let run = move || pulls.run(&key, &begun, &request);
+        let running_pull = RunningPull {
+            pulls: Arc::clone(self),
+            name: name.to_owned(),
+            pull: Arc::clone(&pull),
+            end: None,
+        };
+        let run = move || running_pull.run(&request);
+        self.n_threads.fetch_add(1, Ordering::Relaxed);
+        running.insert(name.to_owned(), pull);
+        // Unlock first: without a thread the download ends here.
+        drop(running);
         let started = thread::Builder::new().name("pull".to_owned()).spawn(run);
         started.map_err(|_| ApiError::unavailable("no thread could be started"))?;
-        running.insert(name.to_owned(), pull);
         Ok(watch)
     }
 
     /// Ends all downloads.
     pub(crate) fn stop(&self) {
         self.stops.store(true, Ordering::Relaxed);
-    }
-
-    /// Fetches the files, on its own thread.
-    fn run(self: Arc<Self>, name: &str, pull: &Arc<Pull>, request: &PullRequest) {
-        (self.log)(&format!("pull {name:?}: begun"));
-        let mut report = Report::new(&self, pull, name);
-        let fetched = self.options.access.fetch(request, &mut report);
-        drop(report);
-        let state = match fetched {
-            Ok(files) => PullState::Done(files.into_model()),
-            Err(error) => PullState::Failed(self.shown(&error)),
-        };
-        let said = match &state {
-            PullState::Failed(error) => error.in_full(),
-            _ => "done".to_owned(),
-        };
-        (self.log)(&format!("pull {name:?}: {said}"));
-        let mut running = self.lock();
-        if running
-            .get(name)
-            .is_some_and(|found| Arc::ptr_eq(found, pull))
-        {
-            running.remove(name);
-        }
-        drop(running);
-        pull.state.send_replace(state);
     }
 
     /// Counts bytes that are to be downloaded.
@@ -160,7 +146,7 @@ impl Pulls {
         self.release(n_bytes);
         let left = size(max.saturating_sub(before));
         let (needed, max) = (size(n_bytes), size(max));
-        Err(PullError::Unwanted(format!(
+        Err(PullError::Limit(format!(
             "{needed} have to be downloaded, but of the {max} that clients of this server may download (--pull-max) \
              {left} are left"
         )))
@@ -175,10 +161,17 @@ impl Pulls {
         let what = error.to_string();
         let kind = match error {
             PullError::Name { .. } => ErrorKind::Invalid,
-            PullError::Unwanted(_) => ErrorKind::Forbidden,
-            PullError::NotThere { .. } | PullError::Refused { .. } => ErrorKind::NotFound,
-            PullError::Unreachable { .. } | PullError::Answer { .. } | PullError::Stopped => {
-                ErrorKind::Unavailable
+            PullError::Limit(_) => ErrorKind::Forbidden,
+            PullError::Refused { status, .. } => of_status(*status),
+            PullError::NotThere { .. } => ErrorKind::NotFound,
+            PullError::Unreachable { .. }
+            | PullError::Answer { .. }
+            | PullError::Checksum { .. }
+            | PullError::TooLong { .. }
+            | PullError::Stopped => ErrorKind::Unavailable,
+            PullError::Disk { .. } => return hidden(ErrorKind::Unavailable, FULL, what),
+            PullError::Io { error, .. } if error.kind() == io::ErrorKind::StorageFull => {
+                return hidden(ErrorKind::Unavailable, FULL, what);
             }
             PullError::NotCached { .. } => {
                 let shown = "the model is not in the cache, and the server is offline (--offline)";
@@ -194,6 +187,16 @@ impl Pulls {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Pull>>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The kind of an error that the hub replied with this status.
+const fn of_status(status: u16) -> ErrorKind {
+    match status {
+        // The key is right, but the hub lets this server's token not have the model.
+        401 | 403 => ErrorKind::Forbidden,
+        408 | 425 | 429 | 500.. => ErrorKind::Unavailable,
+        _ => ErrorKind::NotFound,
     }
 }
 
@@ -215,9 +218,75 @@ fn size(n_bytes: u64) -> String {
 }
 
 const GIB: u64 = 1 << 30;
+const FULL: &str = "the server's disk has no room for the model";
+
+/// A download on its own thread. When it is dropped, the download has ended, also after a panic.
+struct RunningPull {
+    pulls: Arc<Pulls>,
+    name: String,
+    pull: Arc<Pull>,
+    end: Option<PullState>,
+}
+
+impl RunningPull {
+    /// Fetches the files.
+    fn run(mut self, request: &PullRequest) {
+        let (pulls, name) = (&self.pulls, &self.name);
+        (pulls.log)(&format!("pull {name:?}: begun"));
+        let mut report = Report::new(pulls, &self.pull, name);
+        let fetched = pulls.options.access.fetch(request, &mut report);
+        drop(report);
+        let state = match fetched {
+            Ok(files) => PullState::Done(self.found(&files.into_model())),
+            Err(error) => PullState::Failed(pulls.shown(&error)),
+        };
+        self.end = Some(state);
+    }
+
+    /// The model at `path` in the cache, which notes that a client has downloaded it.
+    fn found(&self, path: &Path) -> CachedModel {
+        let cache = self.pulls.options.access.cache();
+        let noted = cache.as_ref().map(|cache| cache.note_pulled(path));
+        if let Ok(Err(error)) = noted {
+            let text = "it is not offered after a restart";
+            (self.pulls.log)(&format!("pull {:?}: {text}: {error}", self.name));
+        }
+        let models = cache.map(|cache| cache.models()).unwrap_or_default();
+        let found = models.into_iter().find(|model| model.path == path);
+        found.unwrap_or_else(|| CachedModel {
+            name: self.name.clone(),
+            path: path.to_owned(),
+        })
+    }
+}
+
+impl Drop for RunningPull {
+    fn drop(&mut self) {
+        let failed = || {
+            let what = "the download failed; the server's log says why";
+            PullState::Failed(ApiError::new(ErrorKind::Internal, what))
+        };
+        let state = self.end.take().unwrap_or_else(failed);
+        let said = match &state {
+            PullState::Failed(error) => error.in_full(),
+            _ => "done".to_owned(),
+        };
+        (self.pulls.log)(&format!("pull {:?}: {said}", self.name));
+        let mut running = self.pulls.lock();
+        if running
+            .get(&self.name)
+            .is_some_and(|found| Arc::ptr_eq(found, &self.pull))
+        {
+            running.remove(&self.name);
+        }
+        self.pulls.n_threads.fetch_sub(1, Ordering::Relaxed);
+        drop(running);
+        self.pull.state.send_replace(state);
+    }
+}
 
 impl PullWatch {
-    /// `None` if the download is about to end because the last request has left.
+    /// `None` if the download is about to end because no request waits for it.
     fn join(pull: &Arc<Pull>) -> Option<Self> {
         let more = |n: usize| (n > 0).then_some(n + 1);
         let joined = pull

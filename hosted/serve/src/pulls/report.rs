@@ -1,4 +1,4 @@
-//! What a running download tells those who wait for it.
+//! The progress of a running download, for those who wait for it.
 
 use super::{Pull, PullState, Pulls};
 use core::sync::atomic::Ordering;
@@ -22,7 +22,7 @@ pub(super) struct Report<'p> {
     /// Bytes of all files in the cache, at the beginning and now.
     begun_bytes: u64,
     done_bytes: u64,
-    told: Option<Instant>,
+    reported: Option<Instant>,
 }
 
 impl<'p> Report<'p> {
@@ -35,7 +35,7 @@ impl<'p> Report<'p> {
             reserved: 0,
             begun_bytes: 0,
             done_bytes: 0,
-            told: None,
+            reported: None,
         }
     }
 }
@@ -54,9 +54,9 @@ impl Watch for Report<'_> {
 
     fn progress(&mut self, progress: Progress) {
         self.done_bytes = self.done_bytes.max(progress.done_bytes);
-        let is_due = self.told.is_none_or(|told| told.elapsed() >= EVERY);
+        let is_due = self.reported.is_none_or(|at| at.elapsed() >= EVERY);
         if is_due || progress.done_bytes == progress.total_bytes {
-            self.told = Some(Instant::now());
+            self.reported = Some(Instant::now());
             self.pull.state.send_replace(PullState::Fetching {
                 files: Arc::clone(&self.files),
                 done_bytes: progress.done_bytes,
@@ -78,8 +78,17 @@ impl Watch for Report<'_> {
     }
 
     fn is_stopped(&self) -> bool {
-        let has_left = self.pull.n_watchers.load(Ordering::Relaxed) == 0;
-        has_left || self.pulls.stops.load(Ordering::Relaxed)
+        let is_unwatched = self.pull.n_watchers.load(Ordering::Relaxed) == 0;
+        is_unwatched || self.pulls.stops.load(Ordering::Relaxed)
+    }
+
+    /// What the hub refuses, clients do not get from the operator's cache.
+    fn may_use_cached(&self, error: &PullError) -> bool {
+        let refused = match error {
+            PullError::Refused { status, .. } => *status,
+            _ => return true,
+        };
+        matches!(refused, 408 | 425 | 429 | 500..)
     }
 }
 

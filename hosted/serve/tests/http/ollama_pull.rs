@@ -4,8 +4,8 @@ use crate::client::{Reply, Running, TALE, options, until};
 use crate::keys::{KeyFile, post};
 use crate::stand_in::StandIn;
 use serde_json::{Value, json};
-use sluice_pull::HubAccess;
-use sluice_serve::{PullOptions, ServerConfig};
+use sluice_pull::{Cache, HubAccess};
+use sluice_serve::{NamedModel, PullOptions, ServerConfig};
 use std::io::Read as _;
 use std::path::PathBuf;
 
@@ -83,7 +83,7 @@ fn a_model_is_pulled_listed_and_answers() {
     let listed = tags["models"].as_array().unwrap().last().unwrap();
     assert_eq!(
         (&listed["name"], &listed["digest"]),
-        (&json!(name), &json!(place.sha256))
+        (&json!("u/m:Q4_K_M"), &json!(place.sha256))
     );
     let ask =
         json!({"model": name, "prompt": "Once", "stream": false, "options": {"num_predict": 3}});
@@ -100,7 +100,31 @@ fn a_model_is_pulled_listed_and_answers() {
     assert_eq!(place.hub.bytes_sent(), n_bytes);
     let models = server.get("/v1/models").json();
     let mut ids = models["data"].as_array().unwrap().iter();
-    assert!(ids.any(|model| model["id"] == name), "{models}");
+    assert!(ids.any(|model| model["id"] == "u/m:Q4_K_M"), "{models}");
+    // However it is named, it is one model; and it is found again after a restart.
+    let list = || Cache::at(&place.cache).pulled();
+    let n_models = models["data"].as_array().unwrap().len();
+    for other in ["hf.co/u/m", "hf.co/u/m:tale", "https://hf.co/u/m:Q4_K_M"] {
+        let pull = json!({"name": other, "stream": false});
+        assert_eq!(server.post("/api/pull", &pull).status, 200, "{other}");
+        assert_eq!(list().len(), 1);
+    }
+    let models = server.get("/v1/models").json();
+    assert_eq!(models["data"].as_array().unwrap().len(), n_models);
+    drop(server);
+    let mut options = place.options();
+    options.models.offered = list()
+        .into_iter()
+        .map(|model| NamedModel {
+            alias: Some(model.name),
+            path: model.path,
+        })
+        .collect();
+    let server = Running::start(options);
+    for other in ["u/m:Q4_K_M", "hf.co/u/m:q4_k_m", "hf.co/u/m"] {
+        let ask = json!({"model": other, "stream": false});
+        assert_eq!(server.post("/api/generate", &ask).status, 200, "{other}");
+    }
 }
 
 #[test]

@@ -4,12 +4,15 @@ use super::http::get;
 use super::signals;
 use crate::outcome::UsageError;
 use anyhow::{Context as _, anyhow, bail};
+use core::hash::{BuildHasher as _, Hasher as _};
 use core::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::ffi::OsString;
 use std::fs::File;
+use std::hash::RandomState;
 use std::net::TcpListener;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -114,8 +117,12 @@ impl Started {
     /// # Errors
     /// The program or the file cannot be started or written.
     pub(super) fn new(port: u16, flags: &[OsString], key: Option<&str>) -> anyhow::Result<Self> {
-        let log = std::env::temp_dir().join(format!("sluice-launch-{}.log", std::process::id()));
-        let file = File::create(&log).with_context(|| log.display().to_string())?;
+        let log = std::env::temp_dir().join(log_name());
+        // Of this user alone, and new: a link that others have put there would be written through.
+        let mut options = File::options();
+        let options = options.write(true).create_new(true).mode(0o600);
+        let file = options.open(&log);
+        let file = file.with_context(|| log.display().to_string())?;
         let mut command = Command::new(std::env::current_exe().context("this program's own path")?);
         command
             .args(flags)
@@ -182,7 +189,13 @@ impl Drop for Started {
     }
 }
 
-/// Time for a server's answers to end, which the client has left.
+/// A name that other programs do not guess.
+fn log_name() -> String {
+    let random = RandomState::new().build_hasher().finish();
+    format!("sluice-launch-{}-{random:016x}.log", std::process::id())
+}
+
+/// Time for a server's answers to end; they have no reader any more.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Lines of a log that are shown.
 const LINES: usize = 8;

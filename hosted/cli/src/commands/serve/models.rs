@@ -7,7 +7,7 @@ use crate::outcome::UsageError;
 use crate::ui::output::note;
 use core::time::Duration;
 use sluice::core::kernels::KernelTable;
-use sluice_pull::Cache;
+use sluice_pull::{Cache, CachedModel};
 use sluice_serve::{ModelsOptions, NamedModel};
 
 /// The models of the flags. Without any, those of the cache, as llama-server offers them.
@@ -27,9 +27,11 @@ pub(super) fn models(
         first.alias = Some(alias.clone());
     }
     let has_none = named.is_empty() && args.models_dir.is_none();
-    // What clients have pulled is there again.
-    let mut offered = match has_none || args.allow_pull {
-        true => cached(),
+    // What clients have pulled is there again; the rest of the cache is the operator's.
+    let may_pull = args.allow_pull || args.keys.is_some();
+    let mut offered = match has_none {
+        true => cached(Cache::models),
+        false if may_pull => cached(Cache::pulled),
         false => Vec::new(),
     };
     let adapters = args.adapters.options()?;
@@ -54,9 +56,9 @@ pub(super) fn models(
     })
 }
 
-/// The models of the cache.
-fn cached() -> Vec<NamedModel> {
-    let found = Cache::from_env().map(|cache| cache.models());
+/// Models of the cache.
+fn cached(list: impl FnOnce(&Cache) -> Vec<CachedModel>) -> Vec<NamedModel> {
+    let found = Cache::from_env().map(|cache| list(&cache));
     let found = found.unwrap_or_default().into_iter();
     let named = found.map(|model| NamedModel {
         alias: Some(model.name),

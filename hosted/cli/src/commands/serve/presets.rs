@@ -99,9 +99,8 @@ impl PresetFile<'_> {
             let SectionWords { extra, args } = self.words(section, shared.clone())?;
             let preset = self.preset(section, &extra, args, adapters)?;
             let path = &preset.options.named[0].path;
-            let name = name_of(section);
             let is_hidden = |model: &NamedModel| {
-                model.alias.as_deref() == Some(&name) || extra.hides_cached && model.path == *path
+                is_named(model, &section.name) || extra.hides_cached && model.path == *path
             };
             offered.retain(|model| !is_hidden(model));
             found.push(preset);
@@ -120,7 +119,7 @@ impl PresetFile<'_> {
                     return Err(self.wrong(setting.line, &why));
                 }
                 (key, _) => {
-                    let why = format!("{key}: belongs into a section: [*] is for all models");
+                    let why = format!("{key}: belongs in a section: [*] is for all models");
                     return Err(self.wrong(setting.line, &why));
                 }
             }
@@ -203,7 +202,7 @@ impl PresetFile<'_> {
         args: Vec<OsString>,
         adapters: &mut AdaptersOptions,
     ) -> anyhow::Result<ModelPreset> {
-        let name = name_of(section);
+        let name = section.name.clone();
         let wrong = |why: &str| self.wrong(section.line, &format!("[{name}]: {why}"));
         let (args, options, defaults) = self.parsed(args).map_err(|why| wrong(&why))?;
         let repo = args
@@ -211,10 +210,7 @@ impl PresetFile<'_> {
             .repo()
             .map_err(|error| wrong(&format!("{error:#}")))?;
         let known = || {
-            let found = self
-                .known
-                .iter()
-                .find(|model| model.alias.as_deref() == Some(&name));
+            let found = self.known.iter().find(|model| is_named(model, &name));
             found.map(|model| model.path.clone())
         };
         let path = match (&args.model[..], repo) {
@@ -257,6 +253,12 @@ impl PresetFile<'_> {
     }
 }
 
+/// Whether a model of the cache or of a folder has this name; types of weights are written in either case.
+fn is_named(model: &NamedModel, name: &str) -> bool {
+    let alias = model.alias.as_deref();
+    alias.is_some_and(|alias| alias.eq_ignore_ascii_case(name))
+}
+
 impl Extra {
     /// Takes a key that is not a flag. Returns whether it is one.
     fn set(&mut self, entry: &Setting) -> Result<bool, String> {
@@ -281,14 +283,6 @@ impl Default for Extra {
             stop_after: ModelsOptions::default().stop_after,
             hides_cached: false,
         }
-    }
-}
-
-/// The section's name; a type of weights in it is written in capitals, as in the names of the cache.
-fn name_of(section: &Section) -> String {
-    match section.name.rsplit_once(':') {
-        Some((repo, tag)) => format!("{repo}:{}", tag.to_ascii_uppercase()),
-        None => section.name.clone(),
     }
 }
 

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 type Result<T> = core::result::Result<T, ApiError>;
 
-/// Downloads a model of Hugging Face, and offers it under the name that the request gave.
+/// Downloads a model of Hugging Face, and offers it.
 pub(super) async fn pull(mut context: Context, request: Request) -> Result<Response> {
     let wanted = &["model", "name", "stream"];
     let body = body(&mut context, request, wanted).await?;
@@ -46,8 +46,9 @@ pub(super) async fn pull(mut context: Context, request: Request) -> Result<Respo
     context.check_name(&name)?;
     let parsed = PullRequest::parse(&name);
     let parsed = parsed.map_err(|error| ApiError::field("model", error.to_string()))?;
+    models.check_room()?;
     let watch = pulls.begin(&name, parsed)?;
-    let lines = Lines::new(watch, name, Arc::clone(&context.app));
+    let lines = Lines::new(watch, Arc::clone(&context.app));
     if streams {
         return Ok(Stream::reply(lines, LINES, Duration::ZERO));
     }
@@ -92,21 +93,19 @@ fn success() -> Value {
 struct Lines {
     /// The next state, and the watch that it is of.
     next: Next,
-    name: String,
     app: Arc<App>,
-    /// Bytes of each file that were told.
-    told: Vec<u64>,
+    /// Bytes of each file that were reported.
+    reported: Vec<u64>,
 }
 
 type Next = Pin<Box<dyn Future<Output = (PullState, PullWatch)> + Send>>;
 
 impl Lines {
-    fn new(watch: PullWatch, name: String, app: Arc<App>) -> Self {
+    fn new(watch: PullWatch, app: Arc<App>) -> Self {
         Self {
             next: Box::pin(state(watch)),
-            name,
             app,
-            told: Vec::new(),
+            reported: Vec::new(),
         }
     }
 
@@ -125,7 +124,7 @@ impl Lines {
     /// Offers what was downloaded.
     fn offer(&self, state: &PullState) -> Result<()> {
         match state {
-            PullState::Done(path) => self.app.models().add(&self.name, path),
+            PullState::Done(model) => self.app.models().add(&model.name, &model.path),
             _ => Ok(()),
         }
     }
@@ -157,13 +156,13 @@ impl Lines {
 
     /// Writes how much of each file is there, where that is more than before.
     fn progress(&mut self, files: &[WantedFile], done_bytes: u64, text: &mut String) {
-        self.told.resize(files.len(), 0);
+        self.reported.resize(files.len(), 0);
         let mut left = done_bytes;
-        for (file, told) in files.iter().zip(&mut self.told) {
+        for (file, reported) in files.iter().zip(&mut self.reported) {
             let completed = left.min(file.len_bytes);
             left -= completed;
-            if completed > *told {
-                *told = completed;
+            if completed > *reported {
+                *reported = completed;
                 line(text, &progress(file, completed));
             }
         }
