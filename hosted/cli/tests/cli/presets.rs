@@ -9,7 +9,7 @@ use std::time::Instant;
 fn what_is_wrong_in_a_preset_is_named_by_file_and_line() {
     for (text, expected) in [
         ("version = 2\n", "1: version: expected 1"),
-        ("c = 1\n", "1: c: belongs into a section"),
+        ("c = 1\n", "1: c: belongs in a section"),
         ("[a\n", "1: expected [NAME]"),
         ("[*]\nport = 3\n", "2: port: holds for the whole server"),
         ("[*]\n\nmodel = x\n", "3: model: is for one model"),
@@ -97,12 +97,14 @@ fn models_of_a_preset_and_of_the_cache_are_served() {
         std::thread::park_timeout(Duration::from_millis(20));
     };
     let models = get(&socket, "/models").expect("a reply");
+    let other = get(&socket, "/v1/models/org%2Fcached%3AQ4_K_M").expect("a reply");
     let _ended = served.kill();
     let _status = served.wait();
     // The command line overrides the file.
     assert!(small.contains("\"total_slots\":3"), "{small}");
     assert!(small.contains("\"n_ctx\":512"), "{small}");
-    assert!(models.contains("\"id\":\"org/cached:Q4_K_M\""), "{models}");
+    assert!(models.contains("\"id\":\"org/cached:q4_k_m\""), "{models}");
+    assert!(other.contains("\"id\":\"org/cached:q4_k_m\""), "{other}");
     assert_eq!(models.matches("\"id\":").count(), 2, "{models}");
 }
 

@@ -363,7 +363,13 @@ impl Context {
     /// Leaves out what would keep a conversation out of the cache, and logs what of the request has no effect.
     pub(super) fn tidy(&self, request: &mut ChatRequest) {
         let note = self.app.billing.remove(&mut request.messages);
-        for note in request.left_out.iter().map(String::as_str).chain(note) {
+        self.note(&request.left_out);
+        self.note(note.as_slice());
+    }
+
+    /// Logs notes about this request.
+    pub(crate) fn note(&self, notes: &[impl fmt::Display]) {
+        for note in notes {
             (self.app.log)(&format!("{} {note}", self.request));
         }
     }

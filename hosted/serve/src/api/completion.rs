@@ -15,6 +15,8 @@ pub struct CompletionRequest {
     pub returns_prompts: bool,
     /// How the texts are generated.
     pub generation: Generation,
+    /// What of the request has no effect, for the log.
+    pub left_out: Vec<String>,
 }
 
 /// A prompt.
@@ -65,6 +67,7 @@ impl CompletionRequest {
             prompt_logprobs: None,
             returns_prompts: false,
             generation: Generation::new(defaults),
+            left_out: Vec::new(),
         }
     }
 }

@@ -23,6 +23,8 @@ pub struct EmbeddingRequest {
     pub may_be_empty: bool,
     /// The context that the client counts on, in tokens; a shorter one is logged.
     pub wants_ctx: Option<usize>,
+    /// What of the request has no effect, for the log.
+    pub left_out: Vec<String>,
 }
 
 /// What vectors are computed for.
@@ -69,6 +71,7 @@ impl EmbeddingRequest {
             truncates: false,
             may_be_empty: false,
             wants_ctx: None,
+            left_out: Vec::new(),
         }
     }
 }

@@ -3,12 +3,12 @@
 use super::error::{error_reply, json_reply};
 use super::fields::asked_by;
 use super::numbered::{Numbered, check_body, last_event};
-use super::query;
 use super::seam::{
     Action, Dialect, MemoryRequest, ModelInfo, ModelStatus, Parse, TextRequest, TextWriter,
     WriteText,
 };
 use super::stream::Chunks;
+use super::{query, unescaped};
 use crate::adapters::{self, Entry};
 use crate::answer::{self, Context, Resumable, TextAnswer};
 use crate::api::{ApiError, Defaults, ErrorKind, EventId, Generation};
@@ -70,6 +70,7 @@ async fn act(
         Action::Embed(parse) => {
             let asked = read(&mut context, request, parse).await?;
             let wants = asked.request.wants_ctx;
+            context.note(&asked.request.left_out);
             let vectors = answer::embed(&context, asked.request).await;
             context.room = None;
             let vectors = vectors.map_err(|error| error.renamed(&asked.names))?;
@@ -88,7 +89,7 @@ async fn act(
             Ok(json_reply(&(asked.writer)(ranking)))
         }
         Action::Models(_) if query(&request, "reload").is_some() => {
-            let what = "?reload: the models are those that the server was started with; start it again to change them";
+            let what = "?reload: models are added by POST /api/pull (--allow-pull); start the server again to list others";
             Err(ApiError::unsupported(what))
         }
         Action::Models(write) => Ok(models(&context, write)),
@@ -114,6 +115,7 @@ async fn text(
         TextRequest::Chat(chat) => (of(&chat.generation), answer::chat(&context, chat).await),
         TextRequest::Complete(text) => {
             let of = of(&text.generation);
+            context.note(&text.left_out);
             (of, answer::complete(&context, text).await)
         }
         TextRequest::Memory(memory) => return keep(&context, memory).await,
@@ -143,7 +145,9 @@ async fn keep(context: &Context, memory: MemoryRequest) -> Result<Response> {
         model,
         loads,
         reply,
+        left_out,
     } = memory;
+    context.note(&left_out);
     if loads {
         drop(context.adapted(&model).await?);
     } else {
@@ -268,26 +272,7 @@ fn failed(dialect: &dyn Dialect, chunks: &[Value]) -> Response {
 
 /// The last segment of a path, unescaped.
 pub(super) fn last_part(path: &str) -> String {
-    let part = path.rsplit('/').next().unwrap_or_default();
-    let mut bytes = Vec::with_capacity(part.len());
-    let mut rest = part.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        let escaped = after
-            .get(..2)
-            .filter(|hex| first == b'%' && hex.iter().all(u8::is_ascii_hexdigit));
-        let escaped = escaped.and_then(|hex| core::str::from_utf8(hex).ok());
-        match escaped.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &after[2..];
-            }
-            None => {
-                bytes.push(first);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    unescaped(path.rsplit('/').next().unwrap_or_default())
 }
 
 /// All models, followed by all adapters.

@@ -48,14 +48,39 @@ pub(crate) const ALL: &[&dyn Dialect] = &[
     &toy::Toy,
 ];
 
-/// The value of a query parameter. Values are names and numbers here, so nothing is unescaped.
-pub(crate) fn query<'r>(request: &'r Request, name: &str) -> Option<&'r str> {
+/// The value of a query parameter, unescaped.
+pub(crate) fn query(request: &Request, name: &str) -> Option<String> {
     let mut pairs = request
         .uri()
         .query()?
         .split('&')
         .map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-    pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
+    pairs
+        .find(|(key, _)| *key == name)
+        .map(|(_, value)| unescaped(value))
+}
+
+/// A part of an address, with the bytes that it has as `%` and two digits.
+fn unescaped(part: &str) -> String {
+    let mut bytes = Vec::with_capacity(part.len());
+    let mut rest = part.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let escaped = after
+            .get(..2)
+            .filter(|hex| first == b'%' && hex.iter().all(u8::is_ascii_hexdigit));
+        let escaped = escaped.and_then(|hex| core::str::from_utf8(hex).ok());
+        match escaped.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[2..];
+            }
+            None => {
+                bytes.push(first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// Method and path of every route.

@@ -120,6 +120,8 @@ pub(crate) struct MemoryRequest {
     pub(crate) loads: bool,
     /// What is replied then.
     pub(crate) reply: Value,
+    /// What of the request has no effect, for the log.
+    pub(crate) left_out: Vec<String>,
 }
 
 /// Parses the body of a request.
@@ -142,7 +144,7 @@ pub(crate) struct Exchange<R, W> {
     pub(crate) names: Vec<FieldName>,
     /// Writes the answer.
     pub(crate) writer: W,
-    /// Writes a stream that tells that the prompt is too long; by default that is an error reply.
+    /// Writes a stream that says that the prompt is too long; by default that is an error reply.
     pub(crate) too_long: Option<WriteFailure>,
 }
 

@@ -10,9 +10,8 @@ use sluice_core::pooling::Pooling;
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
-use tokio::sync::Mutex;
 
 /// What a model is and can do.
 #[derive(Clone, Debug)]
@@ -47,26 +46,39 @@ pub(crate) struct Capabilities {
     pub(crate) embed: bool,
 }
 
-/// Those of files that were read, with the files' stamps. One is read at a time.
-pub(super) type Summaries = Mutex<HashMap<PathBuf, (FileStamp, Arc<Summary>)>>;
+/// Those of files, by path. Each file is read by one thread at a time.
+pub(super) type Summaries = Mutex<HashMap<PathBuf, Arc<Slot>>>;
+
+/// What was read of a file with this stamp; `None` for a file that cannot be read, which is not tried again.
+type Slot = tokio::sync::Mutex<Option<(FileStamp, Option<Arc<Summary>>)>>;
 
 impl Models {
     /// What the file of the model called `name` says; `None` if it cannot be read.
     pub(crate) async fn summary(self: &Arc<Self>, name: &str) -> Option<Arc<Summary>> {
         let index = self.find(name).ok()?;
         let path = self.listed.get(index)?.path.clone();
-        let mut known = self.summaries.lock().await;
         let stamp = FileStamp::of([&*path])?;
-        if let Some((of, summary)) = known.get(&path)
+        let slot = {
+            let mut slots = self
+                .summaries
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(slots.entry(path).or_default())
+        };
+        let mut known = slot.lock_owned().await;
+        if let Some((of, summary)) = &*known
             && *of == stamp
         {
-            return Some(Arc::clone(summary));
+            return summary.clone();
         }
         let models = Arc::clone(self);
-        let read = move || models.read_summary(index);
-        let summary = Arc::new(tokio::task::spawn_blocking(read).await.ok()??);
-        known.insert(path, (stamp, Arc::clone(&summary)));
-        Some(summary)
+        // The thread holds the slot, also when the client does not wait any more.
+        let read = move || {
+            let summary = models.read_summary(index).map(Arc::new);
+            *known = Some((stamp, summary.clone()));
+            summary
+        };
+        tokio::task::spawn_blocking(read).await.ok()?
     }
 
     /// The header of the file of the model with number `index`, which is opened unless the model is in memory.

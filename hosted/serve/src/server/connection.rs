@@ -87,7 +87,7 @@ async fn answer(app: Arc<App>, request: Request, peer: Peer) -> Response {
             let autoload = dialect::query(&request, "autoload");
             let context = Context {
                 arrived,
-                autoload: autoload.map(|value| ["true", "1"].contains(&value)),
+                autoload: autoload.map(|value| ["true", "1"].contains(&&*value)),
                 ..Context::new(app.clone(), id.clone(), share, key)
             };
             dialect::answer(context, request, route.dialect, action).await

@@ -347,6 +347,7 @@ mod tests {
             prompt_logprobs,
             returns_prompts: false,
             generation,
+            left_out: Vec::new(),
         }
     }
 

@@ -233,7 +233,11 @@ impl PresetFile<'_> {
             adapters.named.push(adapter);
         }
         *adapters = core::mem::take(adapters).with_room(false, args.adapters.rank_max());
-        let others = args.alias.iter().map(|alias| format!(",{alias}"));
+        // As the cache writes it.
+        let mut known = self.known.iter().filter(|model| is_named(model, &name));
+        let known = known.find_map(|model| model.alias.clone().filter(|alias| *alias != name));
+        let others = args.alias.clone().into_iter().chain(known);
+        let others = others.map(|alias| format!(",{alias}"));
         Ok(ModelPreset {
             options: ModelsOptions {
                 named: vec![NamedModel {

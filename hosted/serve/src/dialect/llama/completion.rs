@@ -106,6 +106,7 @@ fn exchange(
             prompt_logprobs: fields.count("prompt_logprobs", 0..=TOP_MAX)?,
             returns_prompts: true,
             generation,
+            left_out: Vec::new(),
         },
         names,
         writer: Box::new(move |start| Box::new(Writer::new(start, options))),

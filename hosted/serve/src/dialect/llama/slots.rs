@@ -65,8 +65,8 @@ pub(super) async fn act(mut context: Context, request: Request) -> Result<Respon
     let slot = last_part(request.uri().path()).parse::<u32>().ok();
     let slot = slot.ok_or_else(|| ApiError::field("id_slot", "is not the number of a slot"))?;
     let lease = present(&context, &request)?;
-    let action = query(&request, "action").unwrap_or_default().to_owned();
-    let model = query(&request, "model").map(str::to_owned);
+    let action = query(&request, "action").unwrap_or_default();
+    let model = query(&request, "model");
     let (app, key) = (Arc::clone(&context.app), Arc::clone(&context.key));
     let (engine, group) = (app.models().engine(), key.group());
     let act = |action| async {

@@ -23,6 +23,7 @@ pub(super) async fn health(context: Context) -> Result<Response, ApiError> {
 pub(super) fn present(context: &Context, request: &Request) -> Result<Lease, ApiError> {
     let models = context.app.models();
     let name = query(request, "model");
+    let name = name.as_deref();
     context.check_allowed(name, &[])?;
     let adapter = name.and_then(|name| models.adapters().find(name));
     let base = adapter.map(|adapter| models.name_of(adapter.model));
@@ -33,6 +34,7 @@ pub(super) fn present(context: &Context, request: &Request) -> Result<Lease, Api
 pub(super) async fn props(context: Context, request: Request) -> Result<Response, ApiError> {
     let models = context.app.models();
     let name = query(&request, "model");
+    let name = name.as_deref();
     if name.is_none() && models.is_router() {
         return Ok(json_reply(&json!({
             "role": "router",

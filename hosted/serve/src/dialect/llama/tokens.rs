@@ -83,7 +83,7 @@ pub(super) async fn detokenize(context: Context, request: Request) -> Result<Res
 
 /// Names of tokens and the template, for clients that count tokens themselves.
 pub(super) async fn info(context: Context, request: Request) -> Result<Response> {
-    let name = query(&request, "model").map(str::to_owned);
+    let name = query(&request, "model");
     drop(request);
     let lease = context.model(name.as_deref()).await?;
     let (bos, eos) = lease.prompts().ends();

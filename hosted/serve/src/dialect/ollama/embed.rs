@@ -20,6 +20,7 @@ type Asked = Exchange<EmbeddingRequest, WriteVectors>;
 pub(super) fn parse(body: &Value, _: &Defaults) -> Result<Asked> {
     let arrived = Instant::now();
     let fields = Fields::of_body(body)?;
+    let (wants_ctx, unknown) = options::context(fields)?;
     let (texts, is_list) = match fields.value("input") {
         None => (Vec::new(), true),
         Some(Value::String(text)) if text.is_empty() => (Vec::new(), true),
@@ -42,7 +43,8 @@ pub(super) fn parse(body: &Value, _: &Defaults) -> Result<Asked> {
             dimensions: dimensions(fields)?,
             truncates: fields.bool("truncate")?.unwrap_or(false),
             may_be_empty: true,
-            wants_ctx: options::context(fields)?,
+            wants_ctx,
+            left_out: options::note(&unknown),
             ..EmbeddingRequest::new(texts)
         },
         writer: Box::new(move |vectors| {
@@ -66,6 +68,7 @@ pub(super) fn parse(body: &Value, _: &Defaults) -> Result<Asked> {
 /// Parses a request for the vector of one text, which is not scaled.
 pub(super) fn parse_single(body: &Value, _: &Defaults) -> Result<Asked> {
     let fields = Fields::of_body(body)?;
+    let (wants_ctx, unknown) = options::context(fields)?;
     let prompt = fields.str("prompt")?.unwrap_or_default();
     let text = (!prompt.is_empty()).then(|| vec![PromptPart::Text(prompt.to_owned())]);
     Ok(Exchange {
@@ -75,7 +78,8 @@ pub(super) fn parse_single(body: &Value, _: &Defaults) -> Result<Asked> {
             model: choice(fields)?,
             normalization: Normalization::None,
             may_be_empty: true,
-            wants_ctx: options::context(fields)?,
+            wants_ctx,
+            left_out: options::note(&unknown),
             ..EmbeddingRequest::new(text.into_iter().collect())
         },
         writer: Box::new(|vectors| json!({"embedding": vectors.floats})),
@@ -110,7 +114,10 @@ mod tests {
             assert!(request.input.is_empty() && request.may_be_empty);
         }
         assert_eq!(of(&json!({"input": "a"})).input.len(), 1);
-        let request = of(&json!({"input": ["a", "b"], "truncate": true, "dimensions": 0}));
+        let request = of(
+            &json!({"input": ["a", "b"], "truncate": true, "dimensions": 0, "options": {"y": 1}}),
+        );
+        assert_eq!(request.left_out, ["options without effect: y"]);
         assert_eq!((request.input.len(), request.dimensions), (2, None));
         assert!(request.truncates);
     }

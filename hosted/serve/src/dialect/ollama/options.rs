@@ -36,15 +36,24 @@ fn read_within<T>(read: impl FnOnce() -> Result<T>) -> Result<T> {
     read().map_err(|error| within("options", error))
 }
 
-/// The context that a request without text counts on.
-pub(super) fn context(fields: Fields<'_>) -> Result<Option<usize>> {
+/// The context that a request for vectors counts on, and the names that nothing here knows.
+pub(super) fn context(fields: Fields<'_>) -> Result<(Option<usize>, Vec<String>)> {
     let Some(options) = fields.object("options")? else {
-        return Ok(None);
+        return Ok((None, Vec::new()));
     };
     read_within(|| {
         check(options)?;
-        options.count("num_ctx", 0..=1 << 30)
+        let n_ctx = options.count("num_ctx", 0..=1 << 30)?;
+        Ok((n_ctx, unknown(options)))
     })
+}
+
+/// The line of the log about options that nothing here knows.
+pub(super) fn note(unknown: &[String]) -> Vec<String> {
+    match unknown {
+        [] => Vec::new(),
+        names => vec![format!("options without effect: {}", names.join(", "))],
+    }
 }
 
 /// Refuses what would change an answer and is not supported.
@@ -131,6 +140,9 @@ fn seconds_of(text: &str) -> Option<f64> {
         Some(rest) => (-1.0, rest),
         None => (1.0, text.strip_prefix('+').unwrap_or(text)),
     };
+    if rest.is_empty() {
+        return None;
+    }
     let mut total = 0.0;
     while !rest.is_empty() {
         let is_number = |c: char| c.is_ascii_digit() || c == '.';
@@ -141,7 +153,7 @@ fn seconds_of(text: &str) -> Option<f64> {
         total += number.parse::<f64>().ok()? * scale;
         rest = after;
     }
-    (!text.is_empty()).then_some(sign * total)
+    Some(sign * total)
 }
 
 const UNITS: [(&str, f64); 7] = [
@@ -236,6 +248,8 @@ mod tests {
             json!("nan"),
             json!([5]),
             json!("m"),
+            json!("-"),
+            json!("+"),
         ] {
             assert!(of(value.clone()).is_err(), "{value}");
         }

@@ -101,11 +101,6 @@ impl Settings {
         let unknown = options::read(fields, &mut generation)?;
         let render = "is not supported: POST /apply-template renders a conversation";
         fields.refuse("_debug_render_only", &[json!(false)], render)?;
-        let mut left_out = Vec::new();
-        if !unknown.is_empty() {
-            let names = unknown.join(", ");
-            left_out.push(format!("options without effect: {names}"));
-        }
         let keep_for = options::keep_alive(fields)?;
         Ok(Self {
             model: ModelChoice {
@@ -116,7 +111,7 @@ impl Settings {
             generation,
             think: Think::read(fields)?,
             truncates: fields.bool("truncate")?.unwrap_or(false),
-            left_out,
+            left_out: options::note(&unknown),
         })
     }
 
@@ -130,6 +125,7 @@ impl Settings {
                 model,
                 loads,
                 reply,
+                left_out: self.left_out,
             }),
             // Nothing is written.
             Options {
@@ -156,6 +152,7 @@ impl Settings {
         request.prompts = vec![prompt];
         request.model = self.model;
         request.generation = self.generation;
+        request.left_out = self.left_out;
         exchange(TextRequest::Complete(request), options)
     }
 
@@ -327,11 +324,11 @@ mod tests {
         assert_eq!(request.messages, expected);
         for (body, expected) in [
             (
-                json!({"prompt": "x", "raw": true}),
+                json!({"prompt": "x", "raw": true, "options": {"y": 1}}),
                 CompletionPrompt::text("x"),
             ),
             (
-                json!({"prompt": "x", "suffix": "y"}),
+                json!({"prompt": "x", "suffix": "y", "options": {"y": 1}}),
                 CompletionPrompt::Infill(Infill {
                     prefix: "x".into(),
                     suffix: "y".into(),
@@ -343,6 +340,7 @@ mod tests {
                 panic!("not a text: {body}");
             };
             assert_eq!(request.prompts, [expected]);
+            assert_eq!(request.left_out, ["options without effect: y"]);
         }
     }
 

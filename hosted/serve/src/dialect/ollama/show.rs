@@ -47,7 +47,7 @@ pub(super) async fn show(mut context: Context, request: Request) -> Result<Respo
             // It shows this name, and people know the one that they chose.
             info.insert("general.basename".into(), base.into());
         }
-        let defaults = app.defaults();
+        let defaults = app.defaults_named(Some(&name));
         let mut reply = json!({
             "modelfile": modelfile(&name, &template, defaults, n_ctx),
             "parameters": parameters(defaults, n_ctx, false),
@@ -116,7 +116,7 @@ fn tensors(source: &ModelSource) -> Value {
     each.collect()
 }
 
-/// The server's settings, one a line; a Modelfile's begin with a word.
+/// The settings of requests that have none, one a line; those of a Modelfile begin with a word.
 fn parameters(defaults: &Defaults, n_ctx: usize, is_modelfile: bool) -> String {
     let mut settings = shown_settings(&defaults.sampling);
     settings.insert("num_ctx".into(), n_ctx.into());
