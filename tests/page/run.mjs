@@ -1,6 +1,6 @@
 // Runs the page's scenarios in Chromium, at desktop and phone size, against a server of its own.
 //
-//   node run.mjs [--smoke] [--size desktop|phone] [--only TEXT] [--built] [PROGRAM]
+//   node run.mjs [--smoke] [--size desktop|phone] [--only TEXT|TEXT] [--built] [PROGRAM]
 //
 // PROGRAM is the server's program, target/release/sluice by default. SLUICE_CHROMIUM names the browser
 // (/usr/bin/chromium). --smoke runs those scenarios that are marked so, and no others.
@@ -30,7 +30,7 @@ try {
   for (const size of sizes) {
     for (const { name, run, options } of scenarios) {
       if (values.smoke && !options.smoke) continue;
-      if (values.only && !name.includes(values.only)) continue;
+      if (values.only && !values.only.split('|').some((text) => name.includes(text))) continue;
       const begun = Date.now();
       front.reset(options.key ? locked.port : open.port);
       let window;

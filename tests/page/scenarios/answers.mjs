@@ -161,7 +161,7 @@ export default [
       const panel = await window.settings();
       const field = panel.getByLabel('Tools, as a JSON list');
       await field.fill('[oops');
-      await panel.getByText(/^Not JSON/).waitFor();
+      await panel.getByText(/not JSON/).waitFor();
       await field.fill(JSON.stringify(tools));
       await window.close();
       const call = (index, id, name) => ({ tool_calls: [{ index, id, type: 'function', function: { name, arguments: '' } }] });

@@ -32,7 +32,7 @@ export default [
       assert.deepEqual(sent.map((name) => body[name]), [0.3, 0.25, true, 4]);
       assert.deepEqual(['top_p', 'top_k', 'min_p', 'lora', 'tools'].filter((name) => name in body), []);
       const again = await window.settings();
-      await window.button('Back to the server’s', again).click();
+      await window.button('Use the server’s settings', again).click();
       assert.equal(await again.getByLabel('Temperature', { exact: true }).inputValue(), '');
       await window.close();
       window.front.script = answering(words('Hi.'));

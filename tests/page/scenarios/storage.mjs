@@ -4,7 +4,7 @@ import { readFile } from 'node:fs/promises';
 import { answering, words } from '../front.mjs';
 
 /** Two conversations: about apples, and about pears. */
-async function twoChats(window) {
+export async function twoChats(window) {
   window.front.script = answering(words('They are red.'));
   await window.ask('Apples');
   await window.button('New chat', window.page.getByRole('banner')).click();
@@ -12,11 +12,11 @@ async function twoChats(window) {
   await window.ask('Pears');
 }
 
-const file = (value) => ({ name: 'file.json', mimeType: 'application/json', buffer: Buffer.from(JSON.stringify(value)) });
-const load = (window, value) => window.page.getByLabel('File to import').setInputFiles(file(value));
+export const file = (value) => ({ name: 'file.json', mimeType: 'application/json', buffer: Buffer.from(JSON.stringify(value)) });
+export const load = (window, value) => window.page.getByLabel('File to import').setInputFiles(file(value));
 
 /** What llama-server's page exports: a root above all, a system message, a branch, a file, a call with its result. */
-const LLAMA_SERVER = [{
+export const LLAMA_SERVER = [{
   conv: { id: 'c1', name: 'From llama-server', lastModified: 1700000000000, currNode: 'm7' },
   messages: [
     { id: 'm0', convId: 'c1', type: 'root', role: 'system', content: '', timestamp: 1, parent: null, children: ['m1'] },
@@ -128,7 +128,7 @@ export default [
     options: {},
     async run(window) {
       await load(window, LLAMA_SERVER);
-      await window.page.getByText('Imported 1 conversation with 5 messages; 1 attachments that are not text were left out.').waitFor();
+      await window.page.getByText('Imported 1 conversation with 5 messages; 1 attachment that is not text was left out.').waitFor();
       const nav = await window.list();
       await nav.getByRole('link', { name: 'From llama-server' }).click();
       await window.page.getByText('Alpha.', { exact: true }).waitFor();

@@ -11,10 +11,16 @@ import { focusComposer } from './ui/panels';
 
 /** Shows the conversation that the address names. */
 async function follow(): Promise<void> {
-  const id = /^#\/(.+)$/.exec(location.hash)?.[1] ?? null;
+  const id = decoded(/^#\/(.+)$/.exec(location.hash)?.[1]);
   await show(id !== null && chats.value.some((chat) => chat.id === id) ? id : null);
-  const last = path.value.at(-1);
-  if (last) void takeUp(last);
+}
+
+function decoded(part: string | undefined): string | null {
+  try {
+    return part === undefined ? null : decodeURIComponent(part);
+  } catch {
+    return null;
+  }
 }
 
 followTheme();
@@ -27,10 +33,15 @@ if (root) {
 addEventListener('hashchange', () => void follow());
 void start().then(async () => {
   await follow();
+  // An answer that is open is not being written, or by another window.
+  effect(() => {
+    const last = path.value.at(-1);
+    if (last?.open) void takeUp(last);
+  });
   // A new conversation gets its address once it has a message.
   effect(() => {
     const id = currentId.value;
-    if (id !== null && location.hash !== `#/${id}`) history.replaceState(null, '', `#/${id}`);
+    if (id !== null && decoded(location.hash.slice(2)) !== id) history.replaceState(null, '', `#/${encodeURIComponent(id)}`);
     document.title = current.value ? `${current.value.title} · Sluice` : 'Sluice';
   });
 });

@@ -70,6 +70,9 @@ export interface Message {
   error?: string;
 }
 
+/** The value of a sampling parameter. */
+export type Parameter = number | string | boolean | readonly string[];
+
 /** Settings of a conversation. What is not set is the server's choice. */
 export interface Settings {
   model?: string;
@@ -77,7 +80,7 @@ export interface Settings {
   adapters?: Record<string, number>;
   system: string;
   /** Sampling parameters by llama-server's names. */
-  params: Record<string, number | string | boolean>;
+  params: Record<string, Parameter>;
   thinking?: boolean;
   effort?: string;
   /** A JSON list of tools, in OpenAI's form. */

@@ -27,6 +27,13 @@ function show(id: string, proof: Proof | null): void {
   proofs.value = next;
 }
 
+/** Forgets the proof of an answer whose text will change. */
+export function forgetProof(id: string): void {
+  stopProof(id);
+  times.delete(id);
+  show(id, null);
+}
+
 /** Stops a proof. */
 export function stopProof(id: string): void {
   running.get(id)?.abort();
@@ -39,6 +46,8 @@ export async function runAgain(message: Message): Promise<void> {
   const abort = new AbortController();
   running.set(id, abort);
   show(id, { state: 'running', share: 0 });
+  // Another conversation may be shown by the time of a later part.
+  const path = pathTo(messages.value, message.parent);
   let tokens = 0;
   let fingerprint: string | undefined;
   try {
@@ -46,7 +55,7 @@ export async function runAgain(message: Message): Promise<void> {
       const comparison = new Comparison(message, run, runs[i + 1]);
       const inner = new AbortController();
       abort.signal.addEventListener('abort', () => inner.abort());
-      await readAnswer(bodyOf(run, pathTo(messages.value, message.parent), message), {
+      await readAnswer(bodyOf(run, path, message), {
         signal: inner.signal,
         onPart: (part) => {
           comparison.take(part);
@@ -62,6 +71,7 @@ export async function runAgain(message: Message): Promise<void> {
       tokens += comparison.tokens;
       if (difference) return show(id, difference);
     }
+    if (abort.signal.aborted) throw abort.signal.reason;
     const n = (times.get(id) ?? 0) + 1;
     times.set(id, n);
     show(id, { state: 'same', times: n, tokens, ...(fingerprint ? { fingerprint } : {}) });

@@ -1,23 +1,28 @@
 /** Requests, made from messages and settings. */
 import { firstModel } from '../server/models';
 import type { Message, Run, Settings, TextFile } from '../types';
+import { extraOf, toolsOf } from './fields';
 
 type Sent = Record<string, unknown>;
 
-/** The fields of a request besides its messages. A seed is always set, so that the text can be made again. */
+/**
+ * The fields of a request besides its messages. A seed is always set, so that the text can be made again. Throws if the JSON in the
+ * settings is not right.
+ */
 export function fieldsOf(settings: Settings): Record<string, unknown> {
   const fields: Record<string, unknown> = {};
   const model = settings.model ?? firstModel.value;
   if (model) fields['model'] = model;
   Object.assign(fields, settings.params);
-  const seed = settings.params['seed'];
-  fields['seed'] = typeof seed === 'number' && seed >= 0 ? seed : randomSeed();
   const scales = Object.entries(settings.adapters ?? {});
   if (scales.length) fields['lora'] = scales.map(([name, scale]) => ({ name, scale }));
   if (settings.thinking !== undefined) fields['enable_thinking'] = settings.thinking;
   if (settings.effort) fields['reasoning_effort'] = settings.effort;
-  if (settings.tools?.trim()) fields['tools'] = JSON.parse(settings.tools) as unknown;
-  if (settings.extra?.trim()) Object.assign(fields, JSON.parse(settings.extra));
+  const tools = toolsOf(settings.tools);
+  if (tools) fields['tools'] = tools;
+  Object.assign(fields, extraOf(settings.extra));
+  const { seed } = fields;
+  fields['seed'] = typeof seed === 'number' && seed >= 0 ? seed : randomSeed();
   return fields;
 }
 

@@ -1,18 +1,19 @@
 /** Answers that are being written: from the first request to the last token, a stop, or an error. */
 import { signal } from '@preact/signals';
-import { messages, save, set, writing } from '../data/chats';
+import { latest, messages, save, set, writing } from '../data/chats';
+import { hear, tellOthers } from '../data/store';
 import { pathTo } from '../data/tree';
 import { explain, ServerError } from '../server/http';
 import { refreshModels, refreshProps } from '../server/models';
-import { Broken, type Part, readAnswer } from '../server/stream';
+import { Broken, Ended, type Part, readAnswer } from '../server/stream';
 import type { Message, Run } from '../types';
-import { speak } from '../ui/notices';
+import { notify, speak } from '../ui/notices';
 import { bodyOf } from './request';
 
 /** What an answer that is being written does at the moment. */
 export interface Activity {
   chat: string;
-  phase: 'waiting' | 'reading' | 'writing' | 'lost';
+  phase: 'waiting' | 'reading' | 'writing' | 'lost' | 'elsewhere';
   /** How much of the prompt has been read. */
   progress?: Part['progress'];
 }
@@ -28,19 +29,36 @@ function setActivity({ id, chat }: Message, activity: Omit<Activity, 'chat'> | n
   activities.value = next;
 }
 
-/** Stops an answer. What has been written stays. */
-export function stop(id: string): void {
-  stops.get(id)?.abort();
+/** What a message's answer does: an answer that is open and not written here is written by another window. */
+export function activityOf(message: Message | undefined): Activity | undefined {
+  if (!message) return undefined;
+  return activities.value.get(message.id) ?? (message.open ? ELSEWHERE : undefined);
 }
+
+const ELSEWHERE: Activity = { chat: '', phase: 'elsewhere' };
+
+/** Stops an answer, in whatever window it is written. What has been written stays. */
+export function stop(id: string): void {
+  const here = stops.get(id);
+  if (here) here.abort();
+  else tellOthers({ stop: [id] });
+}
+
+hear(({ stop: ids = [] }) => ids.forEach((id) => stops.get(id)?.abort()));
 
 /** Stops answers, and waits until they have been stored. */
 export async function settle(ids: readonly string[]): Promise<void> {
   ids.forEach(stop);
   while (ids.some((id) => writing.has(id))) await new Promise((resolve) => setTimeout(resolve, 20));
+  // A window that the browser has put to sleep does not answer.
+  const signal = AbortSignal.timeout(SETTLE_MS);
+  await Promise.all(ids.map((id) => navigator.locks?.request(lockOf(id), { signal }, () => undefined).catch(() => undefined)));
 }
 
+const lockOf = (id: string): string => `sluice ${id}`;
+
 /** Writes the last run of an answer. Resolves when it has ended, however it did. */
-export async function writeAnswer(start: Message, path: readonly Message[]): Promise<void> {
+async function writeAnswer(start: Message, path: readonly Message[]): Promise<void> {
   const writer = new Writer(start);
   const { id } = start;
   const abort = new AbortController();
@@ -61,35 +79,64 @@ export async function writeAnswer(start: Message, path: readonly Message[]): Pro
   } finally {
     stops.delete(id);
     writing.delete(id);
+    const stored = writer.end();
     setActivity(start, null);
-    await writer.end();
-    speak(abort.signal.aborted ? 'Stopped' : 'The answer is complete');
+    await stored;
+    speak(abort.signal.aborted ? 'Stopped' : writer.hasFailed ? 'The answer failed' : 'The answer is complete');
   }
   void refreshModels();
   void refreshProps(writer.run.model);
 }
 
-/** Takes up an answer that was being written when the page was closed. */
-export async function takeUp(message: Message): Promise<void> {
-  if (!message.open || writing.has(message.id)) return;
-  const path = pathTo(messages.value, message.parent);
-  const work = (): Promise<void> => {
+/** Takes up an answer that was being written when the page was closed, once no other window writes it. */
+export async function takeUp({ id, chat }: Message): Promise<void> {
+  if (writing.has(id) || activities.value.has(id) || taken.has(id)) return;
+  taken.add(id);
+  const work = async (): Promise<void> => {
+    // Another window may have written it since.
+    const message = await latest(id);
+    const run = message?.runs?.at(-1);
+    if (!message || message.chat !== chat) return;
+    const isOver = !message.open && !(message.error && run?.lastEvent);
+    if (isOver) return;
     // Without an event's id, nothing says where to go on.
-    if (message.runs?.at(-1)?.lastEvent) return writeAnswer(message, path);
-    return save({ ...message, open: false });
+    if (run?.lastEvent) await writeAnswer({ ...message, error: undefined }, pathOf(message));
+    else await save({ ...message, open: false });
   };
-  // Another window may be writing it. Both would write the same text.
-  if (!navigator.locks) return work();
-  await navigator.locks.request(`sluice ${message.id}`, { ifAvailable: true }, (lock) =>
-    lock ? work() : undefined,
-  );
+  try {
+    if (navigator.locks) await navigator.locks.request(lockOf(id), work);
+    else await work();
+  } finally {
+    taken.delete(id);
+  }
 }
 
-/** Writes an answer under a lock that other windows see. */
-export async function writeLocked(start: Message, path: readonly Message[]): Promise<void> {
+/** Answers that wait for another window to end. */
+const taken = new Set<string>();
+
+function pathOf(message: Message): Message[] {
+  return pathTo(messages.value, message.parent);
+}
+
+/** Writes a new answer, under a lock that other windows see. */
+export async function writeNew(start: Message, path: readonly Message[]): Promise<void> {
   setActivity(start, { phase: 'waiting' });
   if (!navigator.locks) return writeAnswer(start, path);
-  await navigator.locks.request(`sluice ${start.id}`, () => writeAnswer(start, path));
+  await navigator.locks.request(lockOf(start.id), () => writeAnswer(start, path));
+}
+
+/** Writes more of an answer. `longer` makes it from what is stored, as another window may have written it. */
+export async function writeMore(old: Message, longer: (latest: Message) => Message): Promise<void> {
+  if (activityOf(old)) return;
+  setActivity(old, { phase: 'waiting' });
+  const work = async (isFree: boolean): Promise<void> => {
+    const start = isFree ? await latest(old.id) : undefined;
+    if (start && !start.open) return writeAnswer(longer(start), pathOf(start));
+    setActivity(old, null);
+    notify('Another window is writing this answer.', 'error');
+  };
+  if (!navigator.locks) return work(true);
+  await navigator.locks.request(lockOf(old.id), { ifAvailable: true }, (lock) => work(lock !== null));
 }
 
 /** Gathers the parts of a message, and shows and stores them from time to time. */
@@ -139,8 +186,13 @@ class Writer {
 
   fail(error: unknown): void {
     this.#message.error = error instanceof Broken ? error.message : explain(error);
-    // A stream that the server refuses to take up is over.
-    if (error instanceof ServerError) delete this.run.lastEvent;
+    // A stream that the server refuses to take up is over. One without a key, or that comes too soon or late, may be asked for again.
+    const isPassing = error instanceof ServerError && (error.status >= 500 || [401, 408, 429].includes(error.status));
+    if (error instanceof Ended || (error instanceof ServerError && !isPassing)) delete this.run.lastEvent;
+  }
+
+  get hasFailed(): boolean {
+    return this.#message.error !== undefined;
   }
 
   end(): Promise<void> {
@@ -171,3 +223,4 @@ export function withCalls(calls: Message['calls'], parts: NonNullable<Part['call
 /** A text that is written is shown 20 times a second, which leaves the CPU to the model. */
 const SHOW_MS = 50;
 const SAVE_MS = 1000;
+const SETTLE_MS = 3000;

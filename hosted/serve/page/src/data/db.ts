@@ -2,23 +2,32 @@
 import type { Chat, Message } from '../types';
 import { base } from '../server/http';
 
+/** Servers behind different prefixes of one origin have their own conversations. */
+export const NAME = `sluice${base.pathname}`;
 const VERSION = 1;
 let opened: Promise<IDBDatabase> | undefined;
 
 function open(): Promise<IDBDatabase> {
-  opened ??= new Promise((resolve, reject) => {
-    // Servers behind different prefixes of one origin have their own conversations.
-    const request = indexedDB.open(`sluice${base.pathname}`, VERSION);
+  opened ??= new Promise<IDBDatabase>((resolve, reject) => {
+    const request = indexedDB.open(NAME, VERSION);
     request.onupgradeneeded = () => {
       const db = request.result;
       db.createObjectStore('chats', { keyPath: 'id' });
       db.createObjectStore('messages', { keyPath: 'id' }).createIndex('chat', 'chat');
     };
     request.onsuccess = () => {
-      request.result.onversionchange = () => request.result.close();
+      // Once closed, it is opened again by the next that needs it.
+      request.result.onclose = () => (opened = undefined);
+      request.result.onversionchange = () => {
+        opened = undefined;
+        request.result.close();
+      };
       resolve(request.result);
     };
     request.onerror = () => reject(request.error);
+  }).catch((error: unknown) => {
+    opened = undefined;
+    throw error;
   });
   return opened;
 }
@@ -30,14 +39,38 @@ function result<T>(request: IDBRequest<T>): Promise<T> {
   });
 }
 
-async function write(change: (chats: IDBObjectStore, messages: IDBObjectStore) => void): Promise<void> {
+/** What is to be stored, in this order: conversations are emptied, then changed, then messages are; null removes one. */
+export interface Change {
+  emptied?: Iterable<string>;
+  chats?: ReadonlyMap<string, Chat | null>;
+  messages?: ReadonlyMap<string, Message | null>;
+}
+
+/** Stores all of a change, or nothing of it. A message of a conversation that is not there is left out. */
+export async function apply({ emptied = [], chats: changed = new Map(), messages = new Map() }: Change): Promise<void> {
   const db = await open();
   const transaction = db.transaction(['chats', 'messages'], 'readwrite');
-  change(transaction.objectStore('chats'), transaction.objectStore('messages'));
-  await new Promise<void>((resolve, reject) => {
+  const done = new Promise<void>((resolve, reject) => {
     transaction.oncomplete = () => resolve();
     transaction.onabort = () => reject(transaction.error);
   });
+  const chats = transaction.objectStore('chats');
+  const store = transaction.objectStore('messages');
+  for (const chat of emptied) {
+    chats.delete(chat);
+    for (const id of await result(store.index('chat').getAllKeys(chat))) store.delete(id);
+  }
+  for (const [id, chat] of changed) {
+    if (chat) chats.put(chat);
+    else chats.delete(id);
+  }
+  const known = new Set(await result(chats.getAllKeys()));
+  for (const [id, message] of messages) {
+    if (!message) store.delete(id);
+    // Another window may have removed the conversation.
+    else if (known.has(message.chat)) store.put(message);
+  }
+  await done;
 }
 
 /** All conversations. */
@@ -53,32 +86,22 @@ export async function readMessages(chat?: string): Promise<Message[]> {
   return result(chat === undefined ? store.getAll() : store.index('chat').getAll(chat));
 }
 
-/** Stores a conversation and messages of it. */
-export function put(chat: Chat | null, messages: readonly Message[] = []): Promise<void> {
-  return write((chats, store) => {
-    if (chat) chats.put(chat);
-    for (const message of messages) store.put(message);
-  });
-}
-
-/** Removes messages. */
-export function removeMessages(ids: readonly string[]): Promise<void> {
-  return write((_, store) => ids.forEach((id) => store.delete(id)));
-}
-
-/** Removes a conversation with its messages. */
-export async function removeChat(id: string): Promise<void> {
-  const messages = await readMessages(id);
-  await write((chats, store) => {
-    chats.delete(id);
-    for (const message of messages) store.delete(message.id);
-  });
+/** The conversation and the messages of these ids, as far as they are there. */
+export async function readSome(chats: readonly string[], ids: readonly string[]): Promise<{ chats: Chat[]; messages: Message[] }> {
+  const db = await open();
+  const transaction = db.transaction(['chats', 'messages']);
+  const all = <T>(store: string, keys: readonly string[]): Promise<T[]> => {
+    const found = keys.map((key) => result<T | undefined>(transaction.objectStore(store).get(key)));
+    return Promise.all(found).then((values) => values.filter((value) => value !== undefined) as T[]);
+  };
+  const [foundChats, messages] = await Promise.all([all<Chat>('chats', chats), all<Message>('messages', ids)]);
+  return { chats: foundChats, messages };
 }
 
 /** Removes everything. */
-export function removeAll(): Promise<void> {
-  return write((chats, store) => {
-    chats.clear();
-    store.clear();
-  });
+export async function removeAll(): Promise<void> {
+  const db = await open();
+  const transaction = db.transaction(['chats', 'messages'], 'readwrite');
+  transaction.objectStore('chats').clear();
+  await result(transaction.objectStore('messages').clear());
 }

@@ -2,6 +2,7 @@
 import { effect, signal } from '@preact/signals';
 import type { Settings } from '../types';
 import { base } from '../server/http';
+import { readLocal, writeLocal } from './local';
 
 const NAME = `sluice.preferences${base.pathname}`;
 
@@ -18,7 +19,7 @@ const EMPTY: Settings = { system: '', params: {} };
 function read(): Preferences {
   const found: Preferences = { theme: 'system', sidebar: true, settings: EMPTY };
   try {
-    Object.assign(found, JSON.parse(localStorage.getItem(NAME) ?? '{}'));
+    Object.assign(found, JSON.parse(readLocal(NAME) ?? '{}'));
   } catch {
     // Not ours: the defaults hold.
   }
@@ -36,7 +37,7 @@ export function defaults(): Settings {
 /** Changes some preferences. */
 export function prefer(change: Partial<Preferences>): void {
   preferences.value = { ...preferences.value, ...change };
-  localStorage.setItem(NAME, JSON.stringify(preferences.value));
+  writeLocal(NAME, JSON.stringify(preferences.value));
 }
 
 /** Keeps the document's colours as preferred. */

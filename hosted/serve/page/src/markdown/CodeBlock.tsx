@@ -14,7 +14,7 @@ export function CodeBlock({ text, language }: { text: string; language: string }
         <span>{name || 'text'}</span>
         <CopyButton text={() => text} label="Copy code" />
       </figcaption>
-      <pre tabIndex={0} aria-label={name ? `Code, ${name}` : 'Code'}>
+      <pre tabIndex={0} role="group" aria-label={name ? `Code, ${name}` : 'Code'}>
         <code>{spans.map(([kind, part]) => (kind ? <span class={kind}>{part}</span> : part))}</code>
       </pre>
     </figure>

@@ -31,12 +31,16 @@ const C_COMMENT = '\\/\\/[^\\n]*|\\/\\*[\\s\\S]*?(?:\\*\\/|$)';
 const HASH_COMMENT = '(?<![\\w$&])#[^\\n]*';
 const TRIPLE = `"""[\\s\\S]*?(?:"""|$)|'''[\\s\\S]*?(?:'''|$)`;
 
+/** A quote that no other one ends begins a lifetime. */
+const RUST_STRING = `"(?:\\\\[\\s\\S]|[^"\\\\])*"?|'(?:\\\\(?:u\\{[\\da-fA-F_]*\\}|x[\\da-fA-F]{2}|.)|[^'\\\\\\n])'`;
+
 function rule(comment: string, strings = STRING): RegExp {
   return new RegExp(`(${comment})|(${strings})|(${NUMBER})|(${WORD})`, 'g');
 }
 
 const HASH = rule(HASH_COMMENT, `${TRIPLE}|${STRING}`);
 const RULES: [names: RegExp, rule: RegExp, words: ReadonlySet<string>][] = [
+  [/^(rs|rust)$/, rule(C_COMMENT, RUST_STRING), known],
   [/^(py|python|rb|ruby|r|jl|julia|elixir|ex|exs|nim|perl|pl|gd|cmake)$/, HASH, known],
   [/^(sh|bash|zsh|fish|shell|console|dockerfile|make|makefile|ps1|powershell)$/, HASH, shell],
   [/^(ya?ml|toml|ini|conf|properties|env)$/, HASH, new Set(['true', 'false', 'null', 'yes', 'no'])],

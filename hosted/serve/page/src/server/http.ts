@@ -1,5 +1,6 @@
 /** Requests to the server that the page came from, and to no other. */
 import { signal } from '@preact/signals';
+import { readLocal, writeLocal } from '../data/local';
 
 /** Where the server's routes begin: a proxy may have put them below a path. */
 export const base = new URL('./', location.href.split('#')[0]);
@@ -7,7 +8,7 @@ export const base = new URL('./', location.href.split('#')[0]);
 const KEY = `sluice.key${base.pathname}`;
 
 /** The key, which stays in this browser. */
-export const key = signal(localStorage.getItem(KEY) ?? '');
+export const key = signal(readLocal(KEY) ?? '');
 /** Whether the server wants a key, or another one. */
 export const keyWanted = signal<'no' | 'missing' | 'wrong'>('no');
 
@@ -16,8 +17,7 @@ export function setKey(given: string): void {
   // Other characters cannot be in a header.
   const value = given.replace(/[^!-~]/g, '');
   key.value = value;
-  if (value) localStorage.setItem(KEY, value);
-  else localStorage.removeItem(KEY);
+  writeLocal(KEY, value || null);
   keyWanted.value = 'no';
 }
 
@@ -26,7 +26,6 @@ export class ServerError extends Error {
   constructor(
     readonly status: number,
     message: string,
-    readonly retryAfter?: number,
   ) {
     super(message);
   }
@@ -57,8 +56,7 @@ async function refusal(response: Response): Promise<ServerError> {
   } catch {
     // A proxy's page: its status says enough.
   }
-  const retry = Number(response.headers.get('retry-after'));
-  return new ServerError(response.status, message, retry > 0 ? retry : undefined);
+  return new ServerError(response.status, message);
 }
 
 /** What went wrong, for a person. */

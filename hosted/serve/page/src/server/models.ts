@@ -39,7 +39,7 @@ export function isReady(name: string | undefined): boolean {
   return model === undefined || ['loaded', 'sleeping'].includes(model.status.value);
 }
 
-/** Reads the lists of models and adapters again. */
+/** Reads the lists of models and adapters, and again while models load or the server is away. */
 export async function refreshModels(): Promise<void> {
   try {
     const [list, loras] = await Promise.all([
@@ -50,16 +50,23 @@ export async function refreshModels(): Promise<void> {
     adapters.value = loras;
     trouble.value = null;
     isLoading.value = list.data.some((model) => model.status.value === 'loading');
+    await refreshProps(chosen());
   } catch (error) {
+    // The key is asked for, and connects again.
     if (error instanceof ServerError && error.status === 401) return;
     trouble.value = explain(error);
   }
+  clearTimeout(timer);
+  if (isLoading.value || trouble.value !== null) timer = setTimeout(() => void refreshModels(), RETRY_MS);
 }
 
+let timer: ReturnType<typeof setTimeout> | undefined;
+let chosen: () => string | undefined = () => undefined;
+
 /** Reads the defaults that apply to a model, if they are not known. */
-export async function refreshProps(name: string | undefined, always = false): Promise<void> {
+export async function refreshProps(name: string | undefined): Promise<void> {
   const of = baseOf(name);
-  if (of === undefined || (props.value[of] && !always)) return;
+  if (of === undefined || props.value[of]) return;
   try {
     const found = await getJson<Props>(`props?model=${encodeURIComponent(of)}`);
     props.value = { ...props.value, [of]: found };
@@ -68,11 +75,10 @@ export async function refreshProps(name: string | undefined, always = false): Pr
   }
 }
 
-/** Reads everything, and again while models load. */
+/** Reads everything; `name` is the model whose defaults are shown. */
 export async function connect(name: () => string | undefined): Promise<void> {
+  chosen = name;
   await refreshModels();
-  await refreshProps(name());
-  if (isLoading.value || trouble.value !== null) setTimeout(() => void connect(name), RETRY_MS);
 }
 
 /** A count in words: 134515008 is "135M". */

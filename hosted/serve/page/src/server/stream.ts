@@ -9,7 +9,6 @@ export interface Part {
   reasoning?: string;
   calls?: { index: number; id?: string; name?: string; arguments?: string }[];
   finish?: string;
-  seed?: number;
   fingerprint?: string;
   model?: string;
   timings?: Timings;
@@ -21,7 +20,6 @@ export interface Part {
 interface Chunk {
   model?: string;
   system_fingerprint?: string;
-  seed?: number;
   timings?: Timings;
   prompt_progress?: Part['progress'];
   error?: { message?: string; code?: number };
@@ -37,6 +35,9 @@ interface Chunk {
 
 /** The connection broke, and the stream could not be taken up again. */
 export class Broken extends Error {}
+
+/** The server ended the stream with an error: there is nothing to take up. */
+export class Ended extends Error {}
 
 /** How a stream is read. */
 export interface Reading {
@@ -71,7 +72,7 @@ export async function readAnswer(body: string, reading: Reading): Promise<void> 
       throw new TypeError('the stream ended early');
     } catch (error) {
       // Only a lost connection is a TypeError; without an event's id, text that was seen would come twice.
-      const isLost = error instanceof TypeError || isPassing(error, tries);
+      const isLost = error instanceof TypeError || ((tries > 0 || after !== undefined) && isPassing(error));
       if (reading.signal.aborted || !isLost) throw error;
       if (seen && after === undefined) throw new Broken('The connection was lost.');
       tries += 1;
@@ -85,8 +86,8 @@ export async function readAnswer(body: string, reading: Reading): Promise<void> 
 }
 
 /** Whether a server that is starting again says so: a proxy's 502, or its own 503. */
-function isPassing(error: unknown, tries: number): boolean {
-  return tries > 0 && error instanceof ServerError && [502, 503, 504].includes(error.status);
+function isPassing(error: unknown): boolean {
+  return error instanceof ServerError && [502, 503, 504].includes(error.status);
 }
 
 /** Reads events until `[DONE]`; false if the stream ended before. */
@@ -107,7 +108,7 @@ async function readEvents(response: Response, onEvent: (event: ServerEvent) => v
 
 function partOf(event: ServerEvent): Part {
   const chunk = JSON.parse(event.data) as Chunk;
-  if (chunk.error) throw new ServerError(chunk.error.code ?? 500, chunk.error.message ?? 'the answer failed');
+  if (chunk.error) throw new Ended(chunk.error.message ?? 'the answer failed');
   const choice = chunk.choices?.[0];
   const part: Part = {};
   if (choice?.delta?.content) part.content = choice.delta.content;
@@ -119,7 +120,6 @@ function partOf(event: ServerEvent): Part {
     arguments: call.function?.arguments,
   }));
   if (choice?.finish_reason) part.finish = choice.finish_reason;
-  part.seed = chunk.seed;
   part.fingerprint = chunk.system_fingerprint;
   part.model = chunk.model;
   part.timings = chunk.timings;

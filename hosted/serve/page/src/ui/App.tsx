@@ -1,6 +1,6 @@
 /** The page. */
 import type { VNode } from 'preact';
-import { isStored } from '../data/chats';
+import { storage } from '../data/store';
 import { preferences } from '../data/preferences';
 import { keyWanted } from '../server/http';
 import { Composer } from './Composer';
@@ -19,11 +19,11 @@ export function App(): VNode {
     <div class={`app ${preferences.value.sidebar ? 'with-list' : ''}`}>
       <Sidebar />
       {isListOpen.value && <div class="shade" onClick={() => (isListOpen.value = false)} />}
-      <div class="page">
+      <div class="page" inert={isListOpen.value}>
         <Header />
-        {!isStored.value && (
+        {storage.value !== 'stored' && (
           <p class="warning" role="status">
-            This browser does not let the page store conversations: they end with this window.
+            {UNSTORED[storage.value]}
           </p>
         )}
         <main>
@@ -38,3 +38,9 @@ export function App(): VNode {
     </div>
   );
 }
+
+const UNSTORED = {
+  refused: 'This browser does not let the page store conversations: they end with this window. Export them to keep them.',
+  full: 'The browser has no more room for this page: what is new ends with this window, unless conversations are deleted. Export them to keep them.',
+  failed: 'The browser could not store what is new. Trying again…',
+};

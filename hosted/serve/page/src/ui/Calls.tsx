@@ -53,8 +53,24 @@ function Results({ message }: { message: Message }): VNode {
 /** JSON with line ends, once it is complete. */
 function pretty(text: string): string {
   try {
-    return JSON.stringify(JSON.parse(text), null, 2);
+    JSON.parse(text);
   } catch {
     return text;
   }
+  // Not by its values: a number may have more digits than JavaScript's.
+  let depth = 0;
+  const line = (): string => `\n${'  '.repeat(depth)}`;
+  return text.replace(/("(?:[^"\\]|\\.)*")|\s+|([[{])(?:\s*([\]}]))?|([\]}])|(,)|(:)/g, (_, string, open, empty, close, comma, colon) => {
+    if (string) return string;
+    if (empty) return open + empty;
+    if (open) {
+      depth += 1;
+      return open + line();
+    }
+    if (close) {
+      depth -= 1;
+      return line() + close;
+    }
+    return comma ? comma + line() : colon ? ': ' : '';
+  });
 }

@@ -3,7 +3,7 @@ import { useSignalEffect } from '@preact/signals';
 import type { VNode } from 'preact';
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { lastQuestion, sendMessage } from '../chat/actions';
-import { activities, stop } from '../chat/writing';
+import { activityOf, stop } from '../chat/writing';
 import { currentId, path } from '../data/chats';
 import { propsOf } from '../server/models';
 import type { TextFile } from '../types';
@@ -23,7 +23,7 @@ export function Composer(): VNode {
   const [isOver, setOver] = useState(false);
   const chat = currentId.value;
   const writing = path.value.at(-1);
-  const isWriting = writing !== undefined && activities.value.has(writing.id);
+  const isWriting = writing !== undefined && activityOf(writing) !== undefined;
 
   useLayoutEffect(() => {
     const draft = drafts.get(chat);
@@ -84,8 +84,10 @@ export function Composer(): VNode {
         onInput={(event) => setText(event.currentTarget.value)}
         onKeyDown={onKeyDown}
         onPaste={(event) => {
+          // Spreadsheets and word processors put a picture beside the text.
+          const isText = event.clipboardData?.types.includes('text/plain');
           const pasted = [...(event.clipboardData?.files ?? [])];
-          if (pasted.length) {
+          if (pasted.length && !isText) {
             event.preventDefault();
             void take(pasted);
           }

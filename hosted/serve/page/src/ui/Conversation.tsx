@@ -3,9 +3,10 @@ import { useComputed } from '@preact/signals';
 import type { VNode } from 'preact';
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { proofs } from '../chat/proof';
-import { activities } from '../chat/writing';
+import { activityOf } from '../chat/writing';
 import { currentId, messages, path } from '../data/chats';
 import { siblings } from '../data/tree';
+import { useKeptFocus } from './focus';
 import { memo } from './memo';
 import { IconButton } from './icons';
 import { MessageView, type Place } from './MessageView';
@@ -29,7 +30,7 @@ function places(): Place[] {
   return path.value.map((message, i, all) => {
     const count = counts.get(message.parent)?.length ?? 1;
     const at = count > 1 ? siblings(messages.value, message).findIndex((other) => other.id === message.id) : 0;
-    return { message, isLast: i === all.length - 1, at, count, activity: activities.value.get(message.id) };
+    return { message, isLast: i === all.length - 1, at, count, activity: activityOf(message) };
   });
 }
 
@@ -38,6 +39,7 @@ export function Conversation(): VNode {
   const scroller = useRef<HTMLDivElement>(null);
   const follows = useRef(true);
   const [isAway, setAway] = useState(false);
+  useKeptFocus(scroller);
   const isEmpty = useComputed(() => path.value.length === 0);
 
   const toEnd = (): void => {

@@ -4,28 +4,41 @@ import { useState } from 'preact/hooks';
 import { Icon } from './icons';
 import { notify } from './notices';
 
-/** Copies a text. Pages that were not loaded over HTTPS or from this machine have to do without the clipboard's API. */
-export async function copyText(text: string): Promise<void> {
+/**
+ * Copies a text, and returns whether that worked; if not, a notice says so. Pages that were not loaded over HTTPS or from this machine
+ * have to do without the clipboard's API.
+ */
+export async function copyText(text: string): Promise<boolean> {
   try {
     await navigator.clipboard.writeText(text);
+    return true;
   } catch {
-    const area = document.createElement('textarea');
-    area.value = text;
-    area.className = 'offscreen';
-    const owner = document.querySelector('dialog[open]') ?? document.body;
-    owner.append(area);
-    area.select();
-    const isCopied = document.execCommand('copy');
-    area.remove();
+    const isCopied = copySelected(text);
     if (!isCopied) notify('The browser does not let this page copy.', 'error');
+    return isCopied;
   }
+}
+
+/** Copies by selecting the text in a field that nobody sees, and gives the focus back. */
+function copySelected(text: string): boolean {
+  const focused = document.activeElement;
+  const area = document.createElement('textarea');
+  area.value = text;
+  area.className = 'offscreen';
+  const owner = document.querySelector('dialog[open]') ?? document.body;
+  owner.append(area);
+  area.select();
+  const isCopied = document.execCommand('copy');
+  area.remove();
+  if (focused instanceof HTMLElement) focused.focus({ preventScroll: true });
+  return isCopied;
 }
 
 /** A button that copies, and says so. */
 export function CopyButton({ text, label }: { text: () => string; label: string }): VNode {
   const [isDone, setDone] = useState(false);
   const copy = async (): Promise<void> => {
-    await copyText(text());
+    if (!(await copyText(text()))) return;
     setDone(true);
     setTimeout(() => setDone(false), SHOWN_MS);
   };

@@ -5,10 +5,12 @@ import { settings } from '../data/chats';
 import { keyWanted, setKey } from '../server/http';
 import { connect } from '../server/models';
 import { Dialog } from './Dialog';
+import { useFocus } from './focus';
 
 /** The dialog. */
 export function KeyDialog(): VNode {
   const [typed, setTyped] = useState('');
+  const field = useFocus<HTMLInputElement>();
   const isWrong = keyWanted.value === 'wrong';
   return (
     <Dialog title="This server wants a key" onClose={() => (keyWanted.value = 'no')}>
@@ -27,7 +29,7 @@ export function KeyDialog(): VNode {
             autocomplete="current-password"
             required
             value={typed}
-            ref={(field) => field?.focus()}
+            ref={field}
             aria-invalid={isWrong}
             onInput={(event) => setTyped(event.currentTarget.value)}
           />

@@ -1,7 +1,7 @@
 /** A message, with what can be done with it. */
 import type { VNode } from 'preact';
 import { useState } from 'preact/hooks';
-import { answerAgain, continueReply, edit, regenerate, remove } from '../chat/actions';
+import { answerAgain, canContinue, continueReply, edit, regenerate, remove } from '../chat/actions';
 import { type Activity, takeUp } from '../chat/writing';
 import { messages, showBranch } from '../data/chats';
 import { siblings } from '../data/tree';
@@ -10,7 +10,9 @@ import { isReady } from '../server/models';
 import type { Message } from '../types';
 import { Calls } from './Calls';
 import { CopyButton } from './CopyButton';
+import { Boundary } from './Boundary';
 import { Files } from './Files';
+import { useFocus } from './focus';
 import { Icon, IconButton } from './icons';
 import { LiveStats, Stats } from './Stats';
 
@@ -35,9 +37,15 @@ export function MessageView(place: Place): VNode {
       {isEdited ? (
         <Editor message={message} onEnd={() => setEdited(false)} />
       ) : (
-        <Body {...place} />
+        <Boundary of={message} text={message.content}>
+          <Body {...place} />
+        </Boundary>
       )}
-      {!isEdited && <Footer {...place} onEdit={() => setEdited(true)} />}
+      {!isEdited && (
+        <Boundary of={message}>
+          <Footer {...place} onEdit={() => setEdited(true)} />
+        </Boundary>
+      )}
     </article>
   );
 }
@@ -86,6 +94,7 @@ function Reasoning({ text, isThinking }: { text: string; isThinking: boolean }):
 function Progress({ activity, model }: { activity: Activity; model: unknown }): VNode | null {
   const { phase, progress } = activity;
   if (phase === 'writing') return <span class="cursor" aria-hidden="true" />;
+  if (phase === 'elsewhere') return <p class="waiting">Another window is writing this answer.</p>;
   if (phase === 'lost') return <p class="waiting">The connection was lost. Taking the answer up again…</p>;
   if (phase === 'waiting' || !progress) {
     const isLoading = typeof model === 'string' && !isReady(model);
@@ -105,7 +114,7 @@ function Failure({ message }: { message: Message }): VNode {
     <p class="failure" role="alert">
       {message.error}{' '}
       {message.runs?.at(-1)?.lastEvent && (
-        <button type="button" class="text-button" onClick={() => void takeUp({ ...message, open: true })}>
+        <button type="button" class="text-button" onClick={() => void takeUp(message)}>
           Take it up again
         </button>
       )}{' '}
@@ -118,6 +127,7 @@ function Failure({ message }: { message: Message }): VNode {
 
 function Editor({ message, onEnd }: { message: Message; onEnd: () => void }): VNode {
   const [text, setText] = useState(message.content);
+  const area = useFocus<HTMLTextAreaElement>();
   const save = (): void => {
     if (edit(message, text)) onEnd();
   };
@@ -134,7 +144,7 @@ function Editor({ message, onEnd }: { message: Message; onEnd: () => void }): VN
         aria-label="Edited message"
         value={text}
         rows={Math.min(20, text.split('\n').length + 1)}
-        ref={(area) => area?.focus()}
+        ref={area}
         onInput={(event) => setText(event.currentTarget.value)}
         onKeyDown={(event) => {
           if (event.key === 'Escape') {
@@ -173,7 +183,7 @@ function Footer({ onEdit, ...place }: Place & { onEdit: () => void }): VNode {
       <CopyButton text={() => message.content} label="Copy message" />
       {message.role !== 'tool' && <IconButton icon="edit" label="Edit" onClick={onEdit} />}
       {isReply && <IconButton icon="regenerate" label="Regenerate" onClick={() => regenerate(message)} />}
-      {isReply && isLast && message.content && !message.calls?.length && (
+      {isLast && canContinue(message) && (
         <IconButton icon="forward" label="Continue" onClick={() => continueReply(message)} />
       )}
       {!isReply && isLast && (

@@ -1,7 +1,10 @@
 /** Sampling parameters by llama-server's names, with the server's defaults in empty fields. */
 import type { VNode } from 'preact';
+import { useEffect, useState } from 'preact/hooks';
 import { changeSettings, settings } from '../data/chats';
 import { defaultOf, propsOf } from '../server/models';
+import type { Parameter as Value } from '../types';
+import { NumberInput } from './NumberInput';
 
 interface Parameter {
   name: string;
@@ -37,7 +40,7 @@ export function Samplers(): VNode {
       <legend>Sampling</legend>
       <div class="grid">
         {MAIN.map((parameter) => (
-          <Number_ key={parameter.name} {...parameter} />
+          <NumberField key={parameter.name} {...parameter} />
         ))}
       </div>
       <details class="fold">
@@ -46,7 +49,7 @@ export function Samplers(): VNode {
         <div class="grid">
           {others.map((name) => {
             const value = known[name];
-            if (typeof value === 'number') return <Number_ key={name} name={name} label={name} help="" />;
+            if (typeof value === 'number') return <NumberField key={name} name={name} label={name} help="" />;
             if (typeof value === 'boolean') return <Choice key={name} name={name} />;
             return <List key={name} name={name} />;
           })}
@@ -56,32 +59,27 @@ export function Samplers(): VNode {
   );
 }
 
-function change(name: string, value: number | string | boolean | undefined): void {
+function change(name: string, value: Value | undefined): void {
   const params = { ...settings.value.params };
   if (value === undefined) delete params[name];
   else params[name] = value;
   changeSettings({ params });
 }
 
-function Number_({ name, label, help, min, max, step }: Parameter): VNode {
+function NumberField({ name, label, help, min, max, step }: Parameter): VNode {
   const preset = defaultOf(name, settings.value.model);
   const value = settings.value.params[name];
   return (
     <label class="field" title={help}>
       <span>{label}</span>
-      <input
-        type="number"
-        inputMode="decimal"
+      <NumberInput
         name={name}
         min={min}
         max={max}
         step={step === 1 ? 1 : 'any'}
-        value={typeof value === 'number' ? value : ''}
+        value={typeof value === 'number' ? value : undefined}
         placeholder={shown(preset)}
-        onInput={(event) => {
-          const { value, valueAsNumber } = event.currentTarget;
-          change(name, value === '' || Number.isNaN(valueAsNumber) ? undefined : valueAsNumber);
-        }}
+        onNumber={(value) => change(name, value)}
       />
     </label>
   );
@@ -108,28 +106,60 @@ function Choice({ name }: { name: string }): VNode {
   );
 }
 
-/** A list of names, such as the order of the samplers. */
+/** A list of texts: the order of the samplers as names, others as JSON, as they may have any character. */
 function List({ name }: { name: string }): VNode {
   const value = settings.value.params[name];
   const isOrder = name === 'samplers';
+  const [text, setText] = useState('');
+  const [isWrong, setWrong] = useState(false);
+  // What another has set, such as the button for the server's settings.
+  useEffect(() => {
+    if (value === undefined && !isWrong) setText('');
+    else if (value !== undefined && !same(listOf(text, isOrder), value)) setText(shown(value, isOrder));
+  }, [value]);
+  const take = (typed: string): void => {
+    setText(typed);
+    const list = listOf(typed, isOrder);
+    setWrong(list === null);
+    change(name, list ?? undefined);
+  };
   return (
     <label class="field wide">
-      <span>{isOrder ? 'samplers, in order, separated by ;' : name}</span>
+      <span>{isOrder ? 'samplers, in order, separated by ;' : `${name}, as a JSON list of texts`}</span>
       <input
         type="text"
         spellcheck={false}
-        value={typeof value === 'string' ? value : ''}
-        placeholder={shown(defaultOf(name, settings.value.model))}
-        onInput={(event) => change(name, event.currentTarget.value || undefined)}
+        value={text}
+        aria-invalid={isWrong}
+        placeholder={shown(defaultOf(name, settings.value.model), isOrder)}
+        onInput={(event) => take(event.currentTarget.value)}
       />
+      {isWrong && <small class="problem">This has to be a JSON list of texts, such as ["\n", ":"]. It is not sent.</small>}
     </label>
   );
 }
 
+/** The list that a text stands for; undefined if it is empty, null if it is none. */
+function listOf(text: string, isOrder: boolean): string[] | undefined | null {
+  if (!text.trim()) return undefined;
+  if (isOrder) return text.split(';').map((name) => name.trim()).filter(Boolean);
+  try {
+    const list: unknown = JSON.parse(text);
+    return Array.isArray(list) && list.every((part) => typeof part === 'string') ? list : null;
+  } catch {
+    return null;
+  }
+}
+
+function same(a: unknown, b: unknown): boolean {
+  return JSON.stringify(a) === JSON.stringify(b);
+}
+
 /** A default as a person writes it: 0.949999988 is 0.95 in f32. */
-function shown(value: unknown): string {
+function shown(value: unknown, isOrder = false): string {
   if (typeof value === 'number') return String(Number(value.toPrecision(6)));
   if (typeof value === 'boolean') return value ? 'on' : 'off';
-  if (Array.isArray(value)) return value.map((part) => JSON.stringify(part).replace(/^"(\w+)"$/, '$1')).join(';');
-  return '';
+  if (isOrder && Array.isArray(value)) return value.join(';');
+  if (Array.isArray(value)) return JSON.stringify(value);
+  return typeof value === 'string' ? value : '';
 }

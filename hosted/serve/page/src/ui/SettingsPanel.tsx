@@ -1,15 +1,17 @@
 /** Settings of a conversation. An empty field is the server's choice, which it shows. */
 import type { ComponentChildren, VNode } from 'preact';
 import { useEffect } from 'preact/hooks';
+import { extraOf, toolsOf } from '../chat/fields';
 import { changeSettings, settings } from '../data/chats';
-import { removeAll } from '../data/db';
+import { removeAll } from '../data/store';
 import { prefer, preferences } from '../data/preferences';
-import { key, setKey } from '../server/http';
+import { explain, key, setKey } from '../server/http';
 import { adapters, baseOf, connect, propsOf, refreshProps } from '../server/models';
 import { Dialog } from './Dialog';
 import { notify } from './notices';
 import { dialog } from './panels';
 import { ModelPicker } from './Header';
+import { NumberInput } from './NumberInput';
 import { Samplers } from './Samplers';
 
 /** The panel. */
@@ -46,14 +48,14 @@ export function SettingsPanel(): VNode {
           <JsonField
             name="Tools, as a JSON list"
             text={settings.value.tools}
-            isRight={Array.isArray}
+            read={toolsOf}
             hint={'[{"type": "function", "function": {"name": "…", "parameters": {…}}}]'}
             onText={(tools) => changeSettings({ tools })}
           />
           <JsonField
             name="Further fields of the request, as a JSON object"
             text={settings.value.extra}
-            isRight={(value) => typeof value === 'object' && value !== null && !Array.isArray(value)}
+            read={extraOf}
             hint={'{"stop": ["###"], "grammar": "…"}'}
             onText={(extra) => changeSettings({ extra })}
           />
@@ -72,7 +74,7 @@ export function SettingsPanel(): VNode {
               type="button"
               onClick={() => changeSettings({ params: {}, system: '', thinking: undefined, effort: undefined, tools: undefined, extra: undefined, adapters: undefined })}
             >
-              Back to the server’s
+              Use the server’s settings
             </button>
             <button type="button" class="danger" onClick={() => void forgetAll()}>
               Delete all conversations
@@ -105,10 +107,10 @@ function Adapters(): VNode | null {
   // An adapter that is chosen as the model is applied whole.
   if (all.length === 0 || (settings.value.model ?? base) !== base) return null;
   const scales = settings.value.adapters ?? {};
-  const change = (name: string, text: string): void => {
+  const change = (name: string, scale: number | undefined): void => {
     const next = { ...scales };
-    if (text.trim() === '' || Number.isNaN(Number(text))) delete next[name];
-    else next[name] = Number(text);
+    if (scale === undefined) delete next[name];
+    else next[name] = scale;
     changeSettings({ adapters: Object.keys(next).length ? next : undefined });
   };
   return (
@@ -116,12 +118,11 @@ function Adapters(): VNode | null {
       {all.map((adapter) => (
         <label class="field" key={adapter.name}>
           <span>Scale of adapter {adapter.name}</span>
-          <input
-            type="number"
+          <NumberInput
             step="any"
-            value={scales[adapter.name] ?? ''}
+            value={scales[adapter.name]}
             placeholder={Object.keys(scales).length ? '0' : String(adapter.scale)}
-            onInput={(event) => change(adapter.name, event.currentTarget.value)}
+            onNumber={(scale) => change(adapter.name, scale)}
           />
         </label>
       ))}
@@ -165,17 +166,18 @@ function Thinking(): VNode {
 interface JsonFieldProps {
   name: string;
   text: string | undefined;
-  isRight: (value: unknown) => boolean;
+  /** Throws if the text is not what it should be. */
+  read: (text: string) => unknown;
   hint: string;
   onText: (text: string | undefined) => void;
 }
 
-function JsonField({ name, text = '', isRight, hint, onText }: JsonFieldProps): VNode {
+function JsonField({ name, text = '', read, hint, onText }: JsonFieldProps): VNode {
   let problem = '';
   try {
-    if (text.trim() && !isRight(JSON.parse(text))) problem = 'This is JSON of another kind.';
+    read(text);
   } catch (error) {
-    problem = `Not JSON: ${(error as Error).message}`;
+    problem = (error as Error).message;
   }
   return (
     <label class="field">
@@ -204,7 +206,7 @@ function Theme(): VNode {
         value={preferences.value.theme}
         onChange={(event) => prefer({ theme: event.currentTarget.value as 'system' | 'light' | 'dark' })}
       >
-        <option value="system">As the system</option>
+        <option value="system">Like the system</option>
         <option value="light">Light</option>
         <option value="dark">Dark</option>
       </select>
@@ -232,7 +234,12 @@ function Key(): VNode {
 
 async function forgetAll(): Promise<void> {
   if (!confirm('Delete all conversations in this browser? They cannot be brought back.')) return;
-  await removeAll();
+  try {
+    await removeAll();
+  } catch (error) {
+    notify(`The conversations could not be deleted: ${explain(error)}`, 'error');
+    return;
+  }
   location.hash = '';
   location.reload();
 }

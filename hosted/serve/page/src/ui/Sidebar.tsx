@@ -2,13 +2,14 @@
 import { signal, useComputed } from '@preact/signals';
 import type { VNode } from 'preact';
 import { useRef, useState } from 'preact/hooks';
-import { forget } from '../chat/actions';
+import { forget, importFile } from '../chat/actions';
 import { activities } from '../chat/writing';
 import { changeChat, chats, currentId, show } from '../data/chats';
-import { readMessages } from '../data/db';
-import { exportAll, importText } from '../data/transfer';
+import { readMessages } from '../data/store';
+import { exportAll, type Imported } from '../data/transfer';
 import { explain } from '../server/http';
 import type { Chat } from '../types';
+import { useFocus } from './focus';
 import { IconButton } from './icons';
 import { notify } from './notices';
 import { focusComposer, isListOpen } from './panels';
@@ -36,9 +37,14 @@ async function search(text: string): Promise<void> {
   found.value = new Set([...titled.map((chat) => chat.id), ...said.map((message) => message.chat)]);
 }
 
+/** The address of a conversation. An imported one may have any id. */
+function addressOf(id: string): string {
+  return `#/${encodeURIComponent(id)}`;
+}
+
 /** Shows a conversation; null for a new one. */
 export function go(id: string | null): void {
-  location.hash = id === null ? '' : `#/${id}`;
+  location.hash = id === null ? '' : addressOf(id);
   // At once, before the browser reports the new address.
   void show(id);
   isListOpen.value = false;
@@ -76,51 +82,57 @@ function Entry({ chat }: { chat: Chat }): VNode {
   const [mode, setMode] = useState<'shown' | 'renamed' | 'deleted'>('shown');
   const isCurrent = currentId.value === chat.id;
   const isBusy = useComputed(() => [...activities.value.values()].some((activity) => activity.chat === chat.id)).value;
-  if (mode === 'renamed') {
-    const rename = (title: string): void => {
-      setMode('shown');
-      if (title.trim() && title !== chat.title) void changeChat(chat.id, { title: title.trim(), titled: true });
-    };
-    return (
-      <li>
-        <input
-          class="rename"
-          aria-label="New title"
-          defaultValue={chat.title}
-          ref={(field) => field?.select()}
-          onBlur={(event) => rename(event.currentTarget.value)}
-          onKeyDown={(event) => {
-            if (event.key === 'Enter') rename(event.currentTarget.value);
-            if (event.key === 'Escape') {
-              event.stopPropagation();
-              event.currentTarget.value = chat.title;
-              setMode('shown');
-            }
-          }}
-        />
-      </li>
-    );
-  }
-  if (mode === 'deleted') {
-    return (
-      <li class="confirm">
-        <span>Delete “{chat.title}”?</span>
-        <button type="button" class="danger" ref={(button) => button?.focus()} onClick={() => void remove(chat.id)}>
-          Delete
-        </button>
-        <button type="button" onClick={() => setMode('shown')}>
-          Keep
-        </button>
-      </li>
-    );
-  }
+  if (mode === 'renamed') return <Rename chat={chat} onEnd={() => setMode('shown')} />;
+  if (mode === 'deleted') return <Confirm chat={chat} onKeep={() => setMode('shown')} />;
   return (
     <li class={`${isCurrent ? 'current' : ''} ${isBusy ? 'busy' : ''}`}>
-      <a href={`#/${chat.id}`} aria-current={isCurrent ? 'page' : undefined} onClick={() => (isListOpen.value = false)}>
+      <a href={addressOf(chat.id)} aria-current={isCurrent ? 'page' : undefined} onClick={() => (isListOpen.value = false)}>
         {chat.title}
       </a>
       <IconButton icon="edit" label={`Rename ${chat.title}`} onClick={() => setMode('renamed')} />
       <IconButton icon="delete" label={`Delete ${chat.title}`} onClick={() => setMode('deleted')} />
+    </li>
+  );
+}
+
+function Rename({ chat, onEnd }: { chat: Chat; onEnd: () => void }): VNode {
+  const field = useFocus<HTMLInputElement>();
+  const rename = (title: string): void => {
+    onEnd();
+    if (title.trim() && title !== chat.title) void changeChat(chat.id, { title: title.trim(), titled: true });
+  };
+  return (
+    <li>
+      <input
+        class="rename"
+        aria-label="New title"
+        defaultValue={chat.title}
+        ref={field}
+        onBlur={(event) => rename(event.currentTarget.value)}
+        onKeyDown={(event) => {
+          if (event.key === 'Enter') rename(event.currentTarget.value);
+          if (event.key === 'Escape') {
+            event.stopPropagation();
+            event.currentTarget.value = chat.title;
+            onEnd();
+          }
+        }}
+      />
+    </li>
+  );
+}
+
+function Confirm({ chat, onKeep }: { chat: Chat; onKeep: () => void }): VNode {
+  const button = useFocus<HTMLButtonElement>();
+  return (
+    <li class="confirm">
+      <span>Delete “{chat.title}”?</span>
+      <button type="button" class="danger" ref={button} onClick={() => void remove(chat.id)}>
+        Delete
+      </button>
+      <button type="button" onClick={onKeep}>
+        Keep
+      </button>
     </li>
   );
 }
@@ -136,9 +148,8 @@ function Transfer(): VNode {
   const read = async (files: FileList | null): Promise<void> => {
     for (const file of files ?? []) {
       try {
-        const done = await importText(await file.text());
-        const left = done.left ? `; ${done.left} attachments that are not text were left out` : '';
-        notify(`Imported ${plural(done.chats, 'conversation')} with ${plural(done.messages, 'message')}${left}.`);
+        const done = await importFile(await file.text());
+        notify(done ? saidOf(done) : `Nothing was imported from ${file.name}.`);
       } catch (error) {
         notify(`${file.name}: ${explain(error)}`, 'error');
       }
@@ -168,17 +179,31 @@ function Transfer(): VNode {
   );
 }
 
-async function download(): Promise<void> {
-  const url = URL.createObjectURL(new Blob([await exportAll()], { type: 'application/json' }));
-  const link = document.createElement('a');
-  link.href = url;
-  link.download = `sluice-conversations-${new Date().toISOString().slice(0, 10)}.json`;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+/** What an import did, in words. */
+function saidOf({ chats, messages, left, systems }: Imported): string {
+  const out = [
+    ...(left ? [plural(left, 'attachment that is not text', 'attachments that are not text')] : []),
+    ...(systems ? [plural(systems, 'system prompt of another branch', 'system prompts of other branches')] : []),
+  ];
+  const verb = left + systems === 1 ? 'was' : 'were';
+  return `Imported ${plural(chats, 'conversation')} with ${plural(messages, 'message')}${out.length ? `; ${out.join(' and ')} ${verb} left out` : ''}.`;
 }
 
-function plural(n: number, what: string): string {
-  return `${n} ${what}${n === 1 ? '' : 's'}`;
+async function download(): Promise<void> {
+  try {
+    const url = URL.createObjectURL(new Blob([await exportAll()], { type: 'application/json' }));
+    const link = document.createElement('a');
+    link.href = url;
+    link.download = `sluice-conversations-${new Date().toISOString().slice(0, 10)}.json`;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(url), 10_000);
+  } catch (error) {
+    notify(`The conversations could not be exported: ${explain(error)}`, 'error');
+  }
+}
+
+function plural(n: number, one: string, many = `${one}s`): string {
+  return `${n} ${n === 1 ? one : many}`;
 }
 
 const PAUSE_MS = 150;

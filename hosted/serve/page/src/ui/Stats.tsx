@@ -14,13 +14,32 @@ export function Stats({ message }: { message: Message }): VNode | null {
   return (
     <div class="stats">
       {timings && <Figures timings={timings} run={run} />}
-      {models.value.length > 1 && run.model && <span>{run.model}</span>}
-      <Chip name="seed" value={String(run.fields['seed'])} />
-      {run.fingerprint && <Chip name="fingerprint" value={run.fingerprint} shown={short(run.fingerprint)} />}
-      {(message.runs?.length ?? 0) > 1 && <span>{message.runs?.length} parts</span>}
+      <Origins runs={message.runs ?? []} />
       <ProofButton message={message} />
     </div>
   );
+}
+
+/** Where the parts of an answer are from: each by itself if they differ. */
+function Origins({ runs }: { runs: readonly Run[] }): VNode {
+  const isOne = runs.every((run) => sourceOf(run) === sourceOf(runs[0] as Run));
+  return (
+    <>
+      {(isOne ? runs.slice(-1) : runs).map((run, i) => (
+        <span key={i} class="origin">
+          {!isOne && <span>part {i + 1}:</span>}
+          {models.value.length > 1 && run.model && <span>{run.model}</span>}
+          <Chip name="seed" value={String(run.fields['seed'])} />
+          {run.fingerprint && <Chip name="fingerprint" value={run.fingerprint} shown={short(run.fingerprint)} />}
+        </span>
+      ))}
+      {runs.length > 1 && <span>{runs.length} parts</span>}
+    </>
+  );
+}
+
+function sourceOf({ model, fingerprint, fields }: Run): string {
+  return JSON.stringify([model, fingerprint, fields['seed']]);
 }
 
 /** The line below an answer that is being written. */
@@ -77,7 +96,7 @@ function short(fingerprint: string): string {
 /** A value that a click copies. */
 function Chip({ name, value, shown }: { name: string; value: string; shown?: string }): VNode {
   const copy = (): void => {
-    void copyText(value).then(() => notify(`Copied the ${name}.`));
+    void copyText(value).then((isCopied) => isCopied && notify(`Copied the ${name}.`));
   };
   return (
     <button type="button" class="chip" title={`${name} ${value}: click to copy`} onClick={copy}>

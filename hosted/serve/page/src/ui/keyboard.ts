@@ -1,6 +1,6 @@
 /** Keys that work anywhere on the page. */
-import { activities, stop } from '../chat/writing';
-import { continueReply, regenerate } from '../chat/actions';
+import { canContinue, continueReply, regenerate } from '../chat/actions';
+import { activityOf, stop } from '../chat/writing';
 import { path } from '../data/chats';
 import { prefer, preferences } from '../data/preferences';
 import { dialog, isListOpen, narrow, wantsFocus } from './panels';
@@ -27,12 +27,18 @@ function openList(): void {
   else prefer({ sidebar: true });
 }
 
+/** The key that is pressed with Alt. With it, some keyboards type other characters, which a text field gets. */
+function letterOf({ altKey, ctrlKey, metaKey, code, key }: KeyboardEvent, isTyping: boolean): string {
+  if (!altKey || ctrlKey || metaKey || (isTyping && !/^[a-z]$/i.test(key))) return '';
+  return code;
+}
+
 function onKey(event: KeyboardEvent): void {
   if (dialog.value !== null || document.querySelector('dialog[open]')) return;
   const isTyping = event.target instanceof HTMLElement && event.target.matches('input, textarea, select');
   const last = path.value.at(-1);
-  const isFree = last !== undefined && !activities.value.has(last.id);
-  const letter = event.altKey && !event.ctrlKey && !event.metaKey ? event.code : '';
+  const isFree = last !== undefined && !activityOf(last);
+  const letter = letterOf(event, isTyping);
   if (event.key === 'Escape') {
     if (isListOpen.value) isListOpen.value = false;
     else if (last) stop(last.id);
@@ -41,7 +47,7 @@ function onKey(event: KeyboardEvent): void {
     requestAnimationFrame(() => document.getElementById('search')?.focus());
   } else if (letter === 'KeyN') go(null);
   else if (letter === 'KeyR' && isFree && last.role === 'assistant') regenerate(last);
-  else if (letter === 'KeyC' && isFree && last.role === 'assistant' && last.content) continueReply(last);
+  else if (letter === 'KeyC' && isFree && canContinue(last)) continueReply(last);
   else if (letter === 'KeyS') dialog.value = 'settings';
   else if (letter === 'KeyB') {
     if (narrow.matches) isListOpen.value = !isListOpen.value;

@@ -11,6 +11,9 @@ export const wantsFocus = signal(0);
 /** Whether the screen has room for one column only. */
 export const narrow = matchMedia('(max-width: 52rem)');
 
+// On a wide screen the list is beside the page, which can be used then.
+narrow.addEventListener('change', () => (isListOpen.value = false));
+
 /** Moves the focus to the message field, unless that would open a phone's keyboard. */
 export function focusComposer(): void {
   if (!matchMedia('(pointer: coarse)').matches) wantsFocus.value += 1;
