@@ -177,4 +177,114 @@ export default [
       }
     },
   },
+  {
+    name: 'keys that type a character with Alt do nothing else, nor do keys of hidden buttons',
+    options: {},
+    async run(window) {
+      window.front.script = answering([{ content: 'Let me see.' }, { tool_calls: [{ index: 0, id: 'a', type: 'function', function: { name: 'f', arguments: '{}' } }] }], { finish: 'tool_calls' });
+      await window.ask('Hello');
+      const press = (code, key) => window.field.evaluate((field, init) => {
+        field.focus();
+        const event = new KeyboardEvent('keydown', { ...init, altKey: true, bubbles: true, cancelable: true });
+        field.dispatchEvent(event);
+        return event.defaultPrevented;
+      }, { code, key });
+      for (const [code, key] of [['KeyN', 'Dead'], ['KeyR', '®'], ['KeyS', 'ß'], ['KeyB', '∫'], ['KeyC', 'ç']]) {
+        assert.equal(await press(code, key), false, key);
+      }
+      assert.equal(await press('KeyC', 'c'), false, 'an answer with calls does not go on');
+      assert.equal(await window.replies.count(), 1);
+      assert.equal(window.front.chats.length, 1);
+      assert.equal(await press('KeyS', 's'), true);
+      await window.page.getByRole('dialog', { name: 'Settings' }).waitFor();
+    },
+  },
+  {
+    name: 'each end of an answer is spoken, and how it ended',
+    options: {},
+    async run(window) {
+      const { page } = window;
+      await page.evaluate(() => {
+        globalThis.said = [];
+        const box = document.querySelector('.offscreen[role=status]');
+        new MutationObserver(() => box.textContent.trim() && globalThis.said.push(box.textContent.trim())).observe(box, { childList: true, characterData: true, subtree: true });
+      });
+      const said = async (n) => {
+        await page.waitForFunction((n) => globalThis.said.length >= n, n);
+        return page.evaluate(() => globalThis.said);
+      };
+      window.front.script = answering(words('Yes.'));
+      await window.ask('One');
+      await said(1);
+      await window.ask('Two');
+      assert.deepEqual(await said(2), ['The answer is complete', 'The answer is complete']);
+      window.front.script = async (body, response) => {
+        response.writeHead(200, { 'content-type': 'text/event-stream' });
+        response.end(`data: ${JSON.stringify({ error: { message: 'no memory', code: 500 } })}\n\n`);
+      };
+      await window.ask('Three');
+      assert.equal((await said(3))[2], 'The answer failed');
+    },
+  },
+  {
+    name: 'the focus stays where a person works',
+    options: {},
+    async run(window) {
+      const { page } = window;
+      const { keyboard } = page;
+      const focused = (label) => page.waitForFunction((label) => document.activeElement?.getAttribute('aria-label') === label, label);
+      window.front.script = answering(words('Yes.'), { pause: 30 });
+      await window.ask('Hello');
+      await window.button('Edit', window.last).focus();
+      await keyboard.press('Enter');
+      await focused('Edited message');
+      await keyboard.press('Escape');
+      await focused('Edit');
+      await window.button('Regenerate', window.last).focus();
+      await keyboard.press('Enter');
+      await page.getByRole('group', { name: 'Branch 2 of 2' }).waitFor();
+      await window.written();
+      await page.waitForFunction(() => document.activeElement !== document.body);
+      await window.button('Previous branch').focus();
+      await keyboard.press('Enter');
+      await page.getByRole('group', { name: 'Branch 1 of 2' }).waitFor();
+      await page.waitForFunction(() => document.activeElement?.closest('article') !== null);
+      // Without the clipboard's API, too; and only what was copied is called so.
+      await page.evaluate(() => { navigator.clipboard.writeText = () => Promise.reject(new Error('no')); });
+      await window.button('Copy message', window.last).focus();
+      await keyboard.press('Enter');
+      await focused('Copied');
+      await focused('Copy message');
+      await page.evaluate(() => { document.execCommand = () => false; });
+      await keyboard.press('Enter');
+      await page.getByText('The browser does not let this page copy.').waitFor();
+      assert.equal(await window.button('Copied').count(), 0);
+      if (window.isPhone) {
+        const nav = await window.list();
+        assert.equal(await page.evaluate(() => document.querySelector('.page').inert), true);
+        await page.waitForFunction(() => document.activeElement?.closest('nav') !== null);
+        await keyboard.press('Escape');
+        await nav.waitFor({ state: 'hidden' });
+        await focused('Conversations');
+      }
+    },
+  },
+  {
+    name: 'buttons keep their size beside a long name, on the smallest phone',
+    options: {},
+    async run(window) {
+      const { page } = window;
+      await page.route('**/v1/models', async (route) => {
+        const response = await route.fetch();
+        const body = await response.json();
+        body.data[0].id = 'a-model-with-a-very-long-name-of-many-words-Q4_K_M-imatrix-00001';
+        await route.fulfill({ response, json: body });
+      });
+      await page.setViewportSize({ width: 360, height: 640 });
+      await page.reload();
+      await page.getByRole('heading', { name: /a-model-with/ }).waitFor();
+      const sizes = await page.locator('.bar .icon-button:visible').evaluateAll((all) => all.map((one) => one.getBoundingClientRect().width));
+      assert.ok(sizes.every((width) => width >= 33), sizes.join());
+    },
+  },
 ];

@@ -237,4 +237,39 @@ export default [
       assert.match(await window.last.locator('.stats').textContent(), /98\.7 tok\/s.*12\/42 cached.*4 tokens.*13\/20 drafts accepted/);
     },
   },
+  {
+    name: 'a table from a spreadsheet is pasted as text, a file as a file',
+    options: {},
+    async run(window) {
+      const paste = (isText) => window.field.evaluate((field, isText) => {
+        const all = new DataTransfer();
+        all.items.add(new File(['x,y'], 'cells.csv', { type: 'text/csv' }));
+        if (isText) all.setData('text/plain', 'x\ty');
+        const event = new ClipboardEvent('paste', { clipboardData: all, bubbles: true, cancelable: true });
+        field.dispatchEvent(event);
+        return event.defaultPrevented;
+      }, isText);
+      // The browser itself puts the text into the field, unless it is told not to.
+      assert.equal(await paste(true), false);
+      assert.equal(await paste(false), true);
+      await window.page.locator('.composer .files').getByText('cells.csv').waitFor();
+      assert.equal(await window.page.locator('.composer .files li').count(), 1);
+    },
+  },
+  {
+    name: 'numbers, formulas and code are shown as they were written',
+    options: {},
+    async run(window) {
+      const call = { index: 0, id: 'a', type: 'function', function: { name: 'f', arguments: '{"id":12345678901234567890,"list":[1.0,{}],"text":"a,b:{c}"}' } };
+      window.front.script = answering([{ tool_calls: [call] }], { finish: 'tool_calls' });
+      await window.ask('Call.');
+      assert.equal(await window.last.locator('.call pre').textContent(),
+        '{\n  "id": 12345678901234567890,\n  "list": [\n    1.0,\n    {}\n  ],\n  "text": "a,b:{c}"\n}');
+      const rust = "fn f<'a>(x: &'a str) -> char { let y: &'static str = \"s\"; 'c' }";
+      window.front.script = answering([{ content: `So \\(x_1^2 + y_1\\) and \\[a*b*c\\] hold.\n\n\`\`\`rust\n${rust}\n\`\`\`` }]);
+      await window.ask('Show.');
+      assert.equal(await window.last.locator('.markdown > p').textContent(), 'So \\(x_1^2 + y_1\\) and \\[a*b*c\\] hold.');
+      assert.deepEqual(await window.last.locator('.s').allTextContents(), ['"s"', "'c'"]);
+    },
+  },
 ];

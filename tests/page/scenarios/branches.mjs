@@ -132,4 +132,31 @@ export default [
       assert.equal(await window.text(), 'One.');
     },
   },
+  {
+    name: 'an edited answer keeps its calls, and one that was stopped in its reasoning goes on',
+    options: {},
+    async run(window) {
+      const call = { index: 0, id: 'a', type: 'function', function: { name: 'look', arguments: '{"at":1}' } };
+      window.front.script = answering([{ content: 'I look.' }, { tool_calls: [call] }], { finish: 'tool_calls' });
+      await window.ask('Look.');
+      await window.button('Edit', window.last).click();
+      await window.page.getByRole('textbox', { name: 'Edited message' }).fill('Let me look.');
+      await window.button('Save', window.last).click();
+      await window.last.getByLabel('Result of look').fill('a cat');
+      window.front.script = answering(words('Hm, a cat', 'reasoning_content'), { finish: 'length' });
+      await window.button('Send the result', window.last).click();
+      await window.last.getByText('Reasoning').waitFor();
+      await window.written();
+      const { messages } = window.front.chats[1];
+      assert.equal(messages[1].content, 'Let me look.');
+      assert.equal(messages[1].tool_calls[0].function.name, 'look');
+      window.front.script = answering([...words(' or a dog.', 'reasoning_content'), ...words('A cat.')]);
+      await window.button('Continue', window.last).click();
+      await window.page.getByText('A cat.', { exact: true }).waitFor();
+      const body = window.front.chats[2];
+      assert.equal(body.continue_final_message, true);
+      assert.deepEqual(body.messages.at(-1), { role: 'assistant', content: '', reasoning_content: 'Hm, a cat' });
+      assert.equal(await window.last.locator('details.reasoning .markdown').textContent(), 'Hm, a cat or a dog.');
+    },
+  },
 ];

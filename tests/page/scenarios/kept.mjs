@@ -53,8 +53,8 @@ export default [
       if (window.isPhone) return;
       await twoChats(window);
       const nav = await window.list();
-      await nav.getByRole('link', { name: 'Apples' }).hover();
-      await window.button('Delete Apples', nav).click();
+      await nav.getByRole('link', { name: 'Pears' }).hover();
+      await window.button('Delete Pears', nav).click();
       await window.button('Delete', nav).and(window.page.locator(':focus')).waitFor();
       window.front.script = answering(words('One two three four five six seven eight nine ten.'), { pause: 100 });
       await window.field.click();

@@ -87,4 +87,47 @@ export default [
       await window.last.getByText(/✗ differs at character 24/).waitFor();
     },
   },
+  {
+    name: 'a proof goes on while another conversation is shown',
+    options: {},
+    async run(window) {
+      await window.set({ 'Maximum tokens': 20 });
+      await window.ask('Tell me a tale.');
+      await window.button('Continue', window.last).click();
+      await window.page.getByText('2 parts').waitFor();
+      await window.written();
+      const before = window.front.chats.length;
+      window.front.script = async (body) => {
+        // The second part is asked for when the other conversation is shown.
+        if (window.front.chats.length === before + 1) await window.button('New chat', window.page.getByRole('banner')).click();
+        return false;
+      };
+      await runAgain(window);
+      await window.page.getByRole('heading', { name: 'tale' }).waitFor();
+      while (window.front.chats.length < before + 2) await new Promise((done) => setTimeout(done, 50));
+      const nav = await window.list();
+      await nav.getByRole('link', { name: 'Tell me a tale.' }).click();
+      await window.last.getByText(/✓ same text, 40 tokens/).waitFor();
+    },
+  },
+  {
+    name: 'a proof is forgotten when its text goes on, and parts of other models are named',
+    options: {},
+    async run(window) {
+      window.front.script = answering(words('One two.'), { fingerprint: 'aaaaaaaa-c1' });
+      await window.ask('Count.');
+      await runAgain(window);
+      await window.last.getByText(/✓ same text/).waitFor();
+      await window.page.getByRole('combobox', { name: 'Model' }).selectOption('other');
+      window.front.script = answering(words(' three.'), { fingerprint: 'bbbbbbbb-c1', model: 'other' });
+      await window.button('Continue', window.last).click();
+      await window.page.getByText('2 parts').waitFor();
+      await window.written();
+      assert.equal(await window.last.getByText(/✓ same text/).count(), 0);
+      const text = await window.last.locator('.stats').textContent();
+      const seeds = window.front.chats.map((body) => body.seed);
+      assert.ok(text.includes(`part 1:taleseed ${seeds[0]}fingerprint aaaaaaaa`), text);
+      assert.ok(text.includes(`part 2:otherseed ${seeds.at(-1)}fingerprint bbbbbbbb`), text);
+    },
+  },
 ];

@@ -141,4 +141,108 @@ export default [
       assert.equal(window.front.chats[0].reasoning_effort, 'low');
     },
   },
+  {
+    name: 'a number stays as it is typed',
+    options: {},
+    async run(window) {
+      let panel = await window.settings();
+      const { keyboard } = window.page;
+      const type = async (label, text) => {
+        const field = panel.getByLabel(label, { exact: true });
+        await field.click();
+        await keyboard.type(text);
+        assert.equal(await field.inputValue(), text);
+      };
+      await type('Temperature', '0.7');
+      await type('Top p', '0.05');
+      await type('Maximum tokens', '-1');
+      await type('Scale of adapter style', '0.25');
+      await window.close();
+      panel = await window.settings();
+      assert.equal(await panel.getByLabel('Temperature', { exact: true }).inputValue(), '0.7');
+      await panel.getByLabel('Top p', { exact: true }).fill('');
+      // What the button sets is shown at once, also where the focus was.
+      await window.button('Use the server’s settings', panel).click();
+      assert.equal(await panel.getByLabel('Temperature', { exact: true }).inputValue(), '');
+      await type('Temperature', '1.5');
+      await window.close();
+      window.front.script = answering(words('Fine.'));
+      await window.ask('Hello');
+      assert.equal(window.front.chats[0].temperature, 1.5);
+    },
+  },
+  {
+    name: 'further fields of a wrong kind, or that the page sets itself, are refused by name',
+    options: {},
+    async run(window) {
+      const wrong = [
+        ['[1]', /have to be a JSON object/],
+        ['7', /have to be a JSON object/],
+        ['{"messages": []}', /cannot have "messages"/],
+        ['{"n": 2}', /cannot have "n"/],
+        ['{"stream": false}', /cannot have "stream"/],
+        ['{"seed": "x"}', /"seed" has to be a whole number/],
+      ];
+      const label = 'Further fields of the request, as a JSON object';
+      window.front.script = answering(words('Fine.'));
+      for (const [text, why] of wrong) {
+        const panel = await window.settings();
+        await panel.getByLabel(label).fill(text);
+        await panel.locator('.problem').getByText(why).waitFor();
+        await window.close();
+        await window.field.fill('Hello');
+        await window.button('Send').click();
+        const notice = window.page.getByRole('log').locator('.notice').filter({ hasText: why }).last();
+        await window.button('Close', notice).click();
+      }
+      await window.set({ [label]: '', 'Tools, as a JSON list': '[3]' });
+      await window.button('Send').click();
+      await window.page.getByRole('log').getByText(/tools have to be a JSON list of objects/).waitFor();
+      assert.equal(window.front.chats.length, 0);
+      assert.equal(await window.field.inputValue(), 'Hello');
+      // A seed among them is the answer's; without one, one is drawn.
+      await window.set({ [label]: '{"seed": 77}', 'Tools, as a JSON list': '' });
+      await window.ask('Hello');
+      await window.set({ [label]: '{"seed": -1}' });
+      await window.ask('Hello');
+      assert.equal(window.front.chats[0].seed, 77);
+      assert.ok(window.front.chats[1].seed >= 0);
+      assert.match(await window.last.locator('.stats').textContent(), /seed \d+/);
+    },
+  },
+  {
+    name: 'lists of texts are sent as lists',
+    options: {},
+    async run(window) {
+      const panel = await window.settings();
+      await panel.getByText('More samplers').click();
+      const breakers = panel.getByLabel(/^dry_sequence_breakers/);
+      assert.equal(await breakers.getAttribute('placeholder'), '["\\n",":","\\"","*"]');
+      await breakers.fill('\\n;x');
+      await panel.getByText(/has to be a JSON list of texts/).waitFor();
+      await breakers.fill('["\\n", ";"]');
+      await panel.getByLabel(/^samplers, in order/).fill('top_k;temperature');
+      await window.close();
+      await window.set({ 'Maximum tokens': 3 });
+      await window.ask('Hello');
+      assert.deepEqual(window.front.chats[0].dry_sequence_breakers, ['\n', ';']);
+      assert.deepEqual(window.front.chats[0].samplers, ['top_k', 'temperature']);
+      assert.equal(await window.page.locator('.failure').count(), 0);
+    },
+  },
+  {
+    name: 'where the browser lets the page keep nothing, it works for the window',
+    options: {},
+    async run(window) {
+      await window.context.addInitScript(() => {
+        Object.defineProperty(globalThis, 'localStorage', { get() { throw new DOMException('no', 'SecurityError'); } });
+      });
+      await window.page.reload();
+      await window.button('Dark colours').click();
+      await window.button('Light colours').click();
+      window.front.script = answering(words('Fine.'));
+      await window.ask('Hello');
+      assert.equal(await window.text(), 'Fine.');
+    },
+  },
 ];

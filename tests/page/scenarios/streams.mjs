@@ -235,4 +235,61 @@ export default [
       await window.last.getByRole('alert').getByText(/context/).waitFor();
     },
   },
+  {
+    name: 'a server that is starting again keeps the stream to be taken up',
+    options: {},
+    async run(window) {
+      await window.page.clock.install();
+      let status = 0;
+      window.front.script = async (body, response, request) => {
+        const after = request.headers['last-event-id'];
+        if (after && status) {
+          response.writeHead(status, { 'content-type': 'application/json' });
+          response.end(JSON.stringify({ error: { message: `status ${status}` } }));
+          return;
+        }
+        const from = after ? Number(after.slice(2)) + 1 : 0;
+        await stream(response, chunksOf(words(TEXT), { seed: body.seed }), { ids: true, pause: 20, from, upTo: after ? Infinity : 5 });
+      };
+      status = 429;
+      await window.ask('Count.', { waits: false });
+      const until = async (text) => {
+        const failure = window.last.getByRole('alert').getByText(text);
+        for (let i = 0; i < 60 && !(await failure.isVisible()); i += 1) {
+          await window.page.clock.runFor(2000);
+          await new Promise((done) => setTimeout(done, 50));
+        }
+        await failure.waitFor();
+      };
+      await until('status 429');
+      status = 503;
+      await window.button('Take it up again', window.last).click();
+      await until('The connection was lost.');
+      status = 0;
+      await window.button('Take it up again', window.last).click();
+      await window.page.clock.resume();
+      await window.page.getByText(TEXT).waitFor();
+      await window.written();
+      assert.equal(await window.page.locator('.failure').count(), 0);
+    },
+  },
+  {
+    name: 'a server that is away is asked again until it answers',
+    options: {},
+    async run(window) {
+      window.front.script = async (body, response) => {
+        window.front.isDown = true;
+        await stream(response, chunksOf(words('Bye.')));
+      };
+      await window.ask('Hello');
+      await window.button('New chat', window.page.getByRole('banner')).click();
+      await window.page.getByText(/Trying again…/).waitFor();
+      window.front.isDown = false;
+      await window.page.getByText(/Trying again…/).waitFor({ state: 'detached', timeout: 6000 });
+      await window.page.getByText('5.8M parameters').waitFor();
+      const before = window.front.requests.length;
+      await new Promise((done) => setTimeout(done, 2500));
+      assert.equal(window.front.requests.length, before, 'nothing is asked for once all is known');
+    },
+  },
 ];

@@ -47,30 +47,39 @@ export interface Change {
 }
 
 /** Stores all of a change, or nothing of it. A message of a conversation that is not there is left out. */
-export async function apply({ emptied = [], chats: changed = new Map(), messages = new Map() }: Change): Promise<void> {
+export async function apply(change: Change): Promise<void> {
   const db = await open();
   const transaction = db.transaction(['chats', 'messages'], 'readwrite');
   const done = new Promise<void>((resolve, reject) => {
     transaction.oncomplete = () => resolve();
     transaction.onabort = () => reject(transaction.error);
   });
-  const chats = transaction.objectStore('chats');
-  const store = transaction.objectStore('messages');
+  try {
+    await write(change, transaction.objectStore('chats'), transaction.objectStore('messages'));
+  } catch (error) {
+    // What was written before an exception would be stored.
+    done.catch(() => undefined);
+    transaction.abort();
+    throw error;
+  }
+  await done;
+}
+
+async function write({ emptied = [], chats: changed, messages }: Change, chats: IDBObjectStore, store: IDBObjectStore): Promise<void> {
   for (const chat of emptied) {
     chats.delete(chat);
     for (const id of await result(store.index('chat').getAllKeys(chat))) store.delete(id);
   }
-  for (const [id, chat] of changed) {
+  for (const [id, chat] of changed ?? []) {
     if (chat) chats.put(chat);
     else chats.delete(id);
   }
   const known = new Set(await result(chats.getAllKeys()));
-  for (const [id, message] of messages) {
+  for (const [id, message] of messages ?? []) {
     if (!message) store.delete(id);
     // Another window may have removed the conversation.
     else if (known.has(message.chat)) store.put(message);
   }
-  await done;
 }
 
 /** All conversations. */

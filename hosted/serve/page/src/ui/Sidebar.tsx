@@ -1,5 +1,5 @@
 /** The list of conversations: search, rename, delete, export and import. */
-import { signal, useComputed } from '@preact/signals';
+import { signal, useComputed, useSignalEffect } from '@preact/signals';
 import type { VNode } from 'preact';
 import { useRef, useState } from 'preact/hooks';
 import { forget, importFile } from '../chat/actions';
@@ -12,7 +12,7 @@ import type { Chat } from '../types';
 import { useFocus } from './focus';
 import { IconButton } from './icons';
 import { notify } from './notices';
-import { focusComposer, isListOpen } from './panels';
+import { focusComposer, isListOpen, narrow } from './panels';
 
 const query = signal('');
 /** The conversations whose messages have the query; null without a query. */
@@ -51,11 +51,23 @@ export function go(id: string | null): void {
   focusComposer();
 }
 
+/** Where the list covers the page, what is below it cannot be reached. */
+function takeFocus(list: HTMLElement | null): void {
+  if (!list?.contains(document.activeElement)) list?.querySelector('button')?.focus();
+}
+
 /** The list. */
 export function Sidebar(): VNode {
+  const list = useRef<HTMLElement>(null);
+  useSignalEffect(() => {
+    if (isListOpen.value) requestAnimationFrame(() => takeFocus(list.current));
+    else if (list.current?.contains(document.activeElement) && narrow.matches) {
+      requestAnimationFrame(() => document.querySelector<HTMLElement>('.bar [aria-label="Conversations"]')?.focus());
+    }
+  });
   const shown = useComputed(() => chats.value.filter((chat) => found.value?.has(chat.id) ?? true));
   return (
-    <nav class={`sidebar ${isListOpen.value ? 'open' : ''}`} aria-label="Conversations">
+    <nav class={`sidebar ${isListOpen.value ? 'open' : ''}`} aria-label="Conversations" ref={list}>
       <button type="button" class="new" onClick={() => go(null)}>
         New chat
       </button>
