@@ -317,3 +317,72 @@ impl fmt::Debug for Pulls {
 const RUNNING_MAX: usize = 4;
 /// When to try again if as many run.
 const RETRY: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pulls() -> Arc<Pulls> {
+        Arc::new(Pulls::new(PullOptions::default(), Arc::new(|_: &str| {})))
+    }
+
+    #[test]
+    fn errors_of_the_hub_have_a_status_of_their_own() {
+        let refused = |status| PullError::Refused {
+            url: "hub".into(),
+            status,
+            why: String::new(),
+        };
+        let full = PullError::Io {
+            path: "/secret".into(),
+            error: io::ErrorKind::StorageFull.into(),
+        };
+        let wrong = PullError::TooLong {
+            file: "m.gguf".into(),
+            expected: 3,
+        };
+        for (error, kind) in [
+            (refused(401), ErrorKind::Forbidden),
+            (refused(403), ErrorKind::Forbidden),
+            (refused(404), ErrorKind::NotFound),
+            (refused(429), ErrorKind::Unavailable),
+            (refused(502), ErrorKind::Unavailable),
+            (PullError::Limit(String::new()), ErrorKind::Forbidden),
+            (full, ErrorKind::Unavailable),
+            (wrong, ErrorKind::Unavailable),
+        ] {
+            let shown = pulls().shown(&error);
+            assert_eq!(shown.kind, kind, "{error}");
+            assert!(!shown.what.contains("/secret"), "{}", shown.what);
+        }
+    }
+
+    #[test]
+    fn a_download_that_panics_ends_and_makes_room() {
+        let pulls = pulls();
+        let pull = Arc::new(Pull {
+            state: watch::Sender::new(PullState::Asking),
+            n_watchers: AtomicUsize::new(1),
+        });
+        pulls.lock().insert("m".into(), Arc::clone(&pull));
+        pulls.n_threads.store(1, Ordering::Relaxed);
+        drop(RunningPull {
+            pulls: Arc::clone(&pulls),
+            name: "m".into(),
+            pull: Arc::clone(&pull),
+            end: None,
+        });
+        assert!(matches!(*pull.state.borrow(), PullState::Failed(_)));
+        assert!(pulls.lock().is_empty());
+        assert_eq!(pulls.n_threads.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn downloads_that_are_about_to_end_count() {
+        let pulls = pulls();
+        pulls.n_threads.store(RUNNING_MAX, Ordering::Relaxed);
+        let request = PullRequest::parse("u/m").unwrap();
+        let refused = pulls.begin("hf.co/u/m", request).err().unwrap();
+        assert_eq!(refused.kind, ErrorKind::Busy);
+    }
+}

@@ -206,20 +206,32 @@ fn a_preset_has_its_own_options_and_defaults() {
     };
     own.limits.n_ctx = 256;
     own.limits.n_seq = 2;
+    let mut defaults = Defaults {
+        n_predict: Some(3),
+        seed: Some(7),
+        ..Defaults::default()
+    };
+    defaults.sampling.config.top_k = 7;
     options.models.presets.push(ModelPreset {
         options: own,
-        defaults: Defaults {
-            n_predict: Some(3),
-            seed: Some(7),
-            ..Defaults::default()
-        },
+        defaults,
         is_eager: true,
     });
     let server = Running::start(options);
     until("not loaded", || status(&server, "other") == "loaded");
     assert_eq!(status(&server, "tale"), "unloaded");
-    let props = server.get("/props?model=other").json();
+    // Values in an address are unescaped.
+    let props = server.get("/props?model=%6fthe%72").json();
     assert_eq!(props["total_slots"], 2);
+    let shown = |name: &str| {
+        let reply = server.post("/api/show", &json!({"model": name})).json();
+        let parameters = reply["parameters"].as_str().unwrap().to_owned();
+        let mut lines = parameters.lines().map(str::split_whitespace);
+        let mut top_k = lines.find(|words| words.clone().next() == Some("top_k"));
+        top_k.as_mut().unwrap().nth(1).unwrap().to_owned()
+    };
+    assert_eq!(shown("other"), "7");
+    assert_ne!(shown("tale"), "7");
     assert_eq!(props["default_generation_settings"]["n_ctx"], 256);
     assert_eq!(
         props["default_generation_settings"]["params"]["n_predict"],

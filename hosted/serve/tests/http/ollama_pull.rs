@@ -205,3 +205,19 @@ fn a_pull_ends_with_its_last_client_and_goes_on_with_the_next() {
     assert_eq!(lines.last().unwrap()["status"], "success");
     assert_eq!(received(), 1, "{:?}", place.hub.ranges());
 }
+
+#[test]
+fn a_model_that_is_pulled_sleeps_when_it_is_idle() {
+    let place = Place::new("sleeps");
+    let mut options = place.options();
+    options.models.named.clear();
+    options.models.sleep_after = Some(core::time::Duration::from_millis(200));
+    let server = Running::start(options);
+    let body = json!({"model": "hf.co/u/m", "stream": false});
+    assert_eq!(server.post("/api/pull", &body).status, 200);
+    assert_eq!(server.post("/api/generate", &body).status, 200);
+    until("it does not sleep", || {
+        let models = server.get("/v1/models").json();
+        models["data"][0]["status"]["value"] == "sleeping"
+    });
+}
