@@ -45,6 +45,56 @@ const chat = (id, messages, more = {}) => ({
 });
 const fileOf = (...conversations) => ({ format: 'sluice-conversations', version: 1, conversations });
 
+async function oneWrites(window) {
+  const TEXT = 'One two three four five six seven eight nine ten eleven twelve.';
+  window.front.script = async (body, response) => stream(response, chunksOf(words(TEXT), { seed: body.seed }), { ids: true, pause: 250 });
+  await window.ask('Count.', { waits: false });
+  await window.page.getByText('One two three').waitFor();
+  const other = await second(window);
+  await other.goto(window.page.url());
+  await other.reload();
+  await other.getByText('Another window is writing this answer.').waitFor();
+  assert.equal(await other.getByRole('button', { name: 'Continue', exact: true }).count(), 0);
+  assert.equal(await other.getByRole('button', { name: 'Send', exact: true }).count(), 0);
+  await other.getByRole('button', { name: 'Stop', exact: true }).click();
+  await window.written();
+  const text = await window.text();
+  assert.ok(text.length < TEXT.length, text);
+  // The other window goes on from what is stored, not from what it has seen.
+  await other.getByRole('button', { name: 'Continue', exact: true }).waitFor();
+  window.front.script = answering(words(' And more.'));
+  await other.getByRole('button', { name: 'Continue', exact: true }).click();
+  await window.page.getByText('2 parts').waitFor();
+  assert.equal(await window.text(), `${text} And more.`);
+  assert.equal(window.front.chats.length, 2);
+  assert.equal(window.front.chats[1].messages.at(-1).content, text);
+  // Deleted there, it is written no more here.
+  window.front.script = answering(words(TEXT), { pause: 250 });
+  await window.ask('Once more.', { waits: false });
+  await window.page.getByText('One two three').last().waitFor();
+  if (window.isPhone) await other.getByRole('button', { name: 'Conversations' }).click();
+  await other.getByRole('link', { name: 'Count.' }).hover();
+  await other.getByRole('button', { name: 'Delete Count.' }).click();
+  await other.getByRole('button', { name: 'Delete', exact: true }).click();
+  await window.page.getByRole('heading', { name: 'tale' }).waitFor();
+  assert.equal(await window.button('Stop').count(), 0);
+  assert.deepEqual(await stored(window.page), { chats: [], messages: [] });
+  await other.close();
+}
+
+/** The scenario of two windows, where the browser has locks and where it has none: over plain HTTP from another machine. */
+const twoWindows = (name, hasLocks) => ({
+  name,
+  options: {},
+  async run(window) {
+    if (!hasLocks) {
+      await window.context.addInitScript(() => Object.defineProperty(Navigator.prototype, 'locks', { value: undefined }));
+      await window.page.reload();
+    }
+    await oneWrites(window);
+  },
+});
+
 export default [
   {
     name: 'what is typed elsewhere answers no question of the list',
@@ -177,46 +227,8 @@ export default [
       assert.equal(await panel.getByLabel('System prompt').inputValue(), 'Be long.');
     },
   },
-  {
-    name: 'a window leaves alone what another one writes, and can stop it',
-    options: {},
-    async run(window) {
-      const TEXT = 'One two three four five six seven eight nine ten eleven twelve.';
-      window.front.script = async (body, response) => stream(response, chunksOf(words(TEXT), { seed: body.seed }), { ids: true, pause: 250 });
-      await window.ask('Count.', { waits: false });
-      await window.page.getByText('One two three').waitFor();
-      const other = await second(window);
-      await other.goto(window.page.url());
-      await other.reload();
-      await other.getByText('Another window is writing this answer.').waitFor();
-      assert.equal(await other.getByRole('button', { name: 'Continue', exact: true }).count(), 0);
-      assert.equal(await other.getByRole('button', { name: 'Send', exact: true }).count(), 0);
-      await other.getByRole('button', { name: 'Stop', exact: true }).click();
-      await window.written();
-      const text = await window.text();
-      assert.ok(text.length < TEXT.length, text);
-      // The other window goes on from what is stored, not from what it has seen.
-      await other.getByRole('button', { name: 'Continue', exact: true }).waitFor();
-      window.front.script = answering(words(' And more.'));
-      await other.getByRole('button', { name: 'Continue', exact: true }).click();
-      await window.page.getByText('2 parts').waitFor();
-      assert.equal(await window.text(), `${text} And more.`);
-      assert.equal(window.front.chats.length, 2);
-      assert.equal(window.front.chats[1].messages.at(-1).content, text);
-      // Deleted there, it is written no more here.
-      window.front.script = answering(words(TEXT), { pause: 250 });
-      await window.ask('Once more.', { waits: false });
-      await window.page.getByText('One two three').last().waitFor();
-      if (window.isPhone) await other.getByRole('button', { name: 'Conversations' }).click();
-      await other.getByRole('link', { name: 'Count.' }).hover();
-      await other.getByRole('button', { name: 'Delete Count.' }).click();
-      await other.getByRole('button', { name: 'Delete', exact: true }).click();
-      await window.page.getByRole('heading', { name: 'tale' }).waitFor();
-      assert.equal(await window.button('Stop').count(), 0);
-      assert.deepEqual(await stored(window.page), { chats: [], messages: [] });
-      await other.close();
-    },
-  },
+  twoWindows('a window leaves alone what another one writes, and can stop it', true),
+  twoWindows('without locks, a window leaves alone what another one writes, too', false),
   {
     name: 'an answer goes on in another window when its own is closed',
     options: {},

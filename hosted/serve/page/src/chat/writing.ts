@@ -8,6 +8,7 @@ import { refreshModels, refreshProps } from '../server/models';
 import { Broken, Ended, type Part, readAnswer } from '../server/stream';
 import type { Message, Run } from '../types';
 import { notify, speak } from '../ui/notices';
+import { asFirst, ifFree, whenFree } from './locks';
 import { bodyOf } from './request';
 
 /** What an answer that is being written does at the moment. */
@@ -52,10 +53,8 @@ export async function settle(ids: readonly string[]): Promise<void> {
   while (ids.some((id) => writing.has(id))) await new Promise((resolve) => setTimeout(resolve, 20));
   // A window that the browser has put to sleep does not answer.
   const signal = AbortSignal.timeout(SETTLE_MS);
-  await Promise.all(ids.map((id) => navigator.locks?.request(lockOf(id), { signal }, () => undefined).catch(() => undefined)));
+  await Promise.all(ids.map((id) => whenFree(id, () => Promise.resolve(), signal).catch(() => undefined)));
 }
-
-const lockOf = (id: string): string => `sluice ${id}`;
 
 /** Writes the last run of an answer. Resolves when it has ended, however it did. */
 async function writeAnswer(start: Message, path: readonly Message[]): Promise<void> {
@@ -104,8 +103,7 @@ export async function takeUp({ id, chat }: Message): Promise<void> {
     else await save({ ...message, open: false });
   };
   try {
-    if (navigator.locks) await navigator.locks.request(lockOf(id), work);
-    else await work();
+    await whenFree(id, work);
   } finally {
     taken.delete(id);
   }
@@ -121,22 +119,22 @@ function pathOf(message: Message): Message[] {
 /** Writes a new answer, under a lock that other windows see. */
 export async function writeNew(start: Message, path: readonly Message[]): Promise<void> {
   setActivity(start, { phase: 'waiting' });
-  if (!navigator.locks) return writeAnswer(start, path);
-  await navigator.locks.request(lockOf(start.id), () => writeAnswer(start, path));
+  await asFirst(start.id, () => writeAnswer(start, path));
 }
 
 /** Writes more of an answer. `longer` makes it from what is stored, as another window may have written it. */
 export async function writeMore(old: Message, longer: (latest: Message) => Message): Promise<void> {
   if (activityOf(old)) return;
   setActivity(old, { phase: 'waiting' });
-  const work = async (isFree: boolean): Promise<void> => {
-    const start = isFree ? await latest(old.id) : undefined;
-    if (start && !start.open) return writeAnswer(longer(start), pathOf(start));
-    setActivity(old, null);
-    notify('Another window is writing this answer.', 'error');
-  };
-  if (!navigator.locks) return work(true);
-  await navigator.locks.request(lockOf(old.id), { ifAvailable: true }, (lock) => work(lock !== null));
+  let isDone = false;
+  await ifFree(old.id, async () => {
+    const start = await latest(old.id);
+    isDone = start !== undefined && !start.open;
+    if (start && isDone) await writeAnswer(longer(start), pathOf(start));
+  });
+  if (isDone) return;
+  setActivity(old, null);
+  notify('Another window is writing this answer.', 'error');
 }
 
 /** Gathers the parts of a message, and shows and stores them from time to time. */

@@ -141,11 +141,15 @@ export async function removeAll(): Promise<void> {
   await db.removeAll();
 }
 
-/** What a window tells the others: what it has changed, or answers that are to be stopped. */
+/** What a window tells the others: what it has changed, answers that are to be stopped, and which it writes. */
 export interface Note {
   chats?: string[];
   messages?: string[];
   stop?: readonly string[];
+  /** Which window writes this answer? */
+  ask?: string;
+  /** This window does. */
+  holds?: string;
 }
 
 const channel = typeof BroadcastChannel === 'function' ? new BroadcastChannel(db.NAME) : undefined;

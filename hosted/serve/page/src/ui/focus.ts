@@ -1,12 +1,12 @@
 /** Where the keyboard's focus is, and where it moves when what had it is gone. */
 import type { RefObject } from 'preact';
-import { useEffect, useRef } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useRef } from 'preact/hooks';
 import { focusComposer } from './panels';
 
 /** Focuses an element when it is first drawn, and only then: later it would take the focus from where a person types. */
 export function useFocus<T extends HTMLElement>(): RefObject<T> {
   const element = useRef<T>(null) as RefObject<T>;
-  useEffect(() => {
+  useLayoutEffect(() => {
     element.current?.focus();
     if (element.current instanceof HTMLInputElement) element.current.select();
   }, []);
