@@ -252,6 +252,27 @@ export default [
     },
   },
   {
+    name: 'what one window imports or deletes is seen in another',
+    options: {},
+    async run(window) {
+      await load(window, fileOf(chat('a', [message('m1'), message('m2', { parent: 'm1' })])));
+      await open(window, 'Chat a');
+      await window.page.getByText('Text of m2').waitFor();
+      const other = await second(window);
+      const given = fileOf(chat('a', [message('m3')], { updated: 2 }));
+      await other.getByLabel('File to import').setInputFiles({ name: 'f.json', mimeType: 'application/json', buffer: Buffer.from(JSON.stringify(given)) });
+      await window.page.getByText('Text of m3').waitFor();
+      assert.equal(await window.page.locator('article').count(), 1);
+      other.on('dialog', (dialog) => dialog.accept());
+      await other.getByRole('button', { name: 'Settings', exact: true }).click();
+      await other.getByRole('button', { name: 'Delete all conversations' }).click();
+      await window.page.getByRole('heading', { name: 'tale' }).waitFor();
+      const nav = await window.list();
+      await nav.getByText('No conversation yet').waitFor();
+      await other.close();
+    },
+  },
+  {
     name: 'without a database, conversations last as long as the window, and can be exported',
     options: {},
     async run(window) {

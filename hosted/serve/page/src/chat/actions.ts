@@ -5,7 +5,7 @@ import { readMessages } from '../data/store';
 import { type Imported, readFile, storeAll } from '../data/transfer';
 import { pathTo, subtree } from '../data/tree';
 import type { Message, Run, TextFile } from '../types';
-import { forgetProof } from './proof';
+import { stopProof } from './proof';
 import { fieldsOf } from './request';
 import { explain } from '../server/http';
 import { notify } from '../ui/notices';
@@ -67,7 +67,7 @@ export function answerAgain(asked: Message): void {
 export function continueReply(reply: Message): void {
   const run = newRun(0, 0);
   if (!run) return;
-  forgetProof(reply.id);
+  stopProof(reply);
   void writeMore(reply, (latest) => {
     const next = { ...run, from: latest.content.length, fromReasoning: latest.reasoning?.length ?? 0 };
     return { ...latest, error: undefined, open: true, runs: [...(latest.runs ?? []), next] };

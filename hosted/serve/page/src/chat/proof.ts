@@ -15,7 +15,7 @@ export type Proof =
   | { state: 'different'; at: number; expected: string; found: string; changed: boolean }
   | { state: 'failed'; why: string };
 
-/** Proofs by the ids of answers. */
+/** Proofs, by what they are of. */
 export const proofs = signal<ReadonlyMap<string, Proof>>(new Map());
 const running = new Map<string, AbortController>();
 const times = new Map<string, number>();
@@ -27,21 +27,25 @@ function show(id: string, proof: Proof | null): void {
   proofs.value = next;
 }
 
-/** Forgets the proof of an answer whose text will change. */
-export function forgetProof(id: string): void {
-  stopProof(id);
-  times.delete(id);
-  show(id, null);
+/** What a proof is of: an answer as it is now. Once its text has gone on, in whatever window, it has no proof. */
+function keyOf({ id, runs, content, reasoning }: Message): string {
+  return [id, runs?.length, content.length, reasoning?.length].join(' ');
+}
+
+/** The proof of an answer. */
+export function proofOf(message: Message): Proof | undefined {
+  return proofs.value.get(keyOf(message));
 }
 
 /** Stops a proof. */
-export function stopProof(id: string): void {
-  running.get(id)?.abort();
+export function stopProof(message: Message): void {
+  running.get(keyOf(message))?.abort();
 }
 
 /** Sends the requests of an answer again, and compares what comes with what came. */
 export async function runAgain(message: Message): Promise<void> {
-  const { id, runs = [] } = message;
+  const { runs = [] } = message;
+  const id = keyOf(message);
   if (running.has(id)) return;
   const abort = new AbortController();
   running.set(id, abort);

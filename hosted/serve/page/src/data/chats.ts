@@ -38,7 +38,7 @@ export async function reload(): Promise<void> {
 }
 
 /** Reads what another window has changed. What it has not changed stays the same object, and is not drawn again. */
-async function keepUp({ chats: chatIds = [], messages: ids = [] }: store.Note): Promise<void> {
+async function keepUp({ emptied = [], chats: chatIds = [], messages: ids = [] }: store.Note): Promise<void> {
   if (!chatIds.length && !ids.length) return;
   const found = await store.readSome(chatIds, ids);
   const isGone = (id: string | null): boolean => id !== null && chatIds.includes(id) && !found.chats.some((chat) => chat.id === id);
@@ -59,6 +59,7 @@ async function keepUp({ chats: chatIds = [], messages: ids = [] }: store.Note): 
   });
   for (const message of kept.values()) if (isGone(message.chat)) gone.add(message.id);
   if (isGone(currentId.value)) await show(null);
+  else if (emptied.includes(currentId.value ?? '')) await reload();
 }
 
 const sorted = (all: Chat[]): Chat[] => all.sort((a, b) => b.updated - a.updated);

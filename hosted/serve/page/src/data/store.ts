@@ -51,7 +51,7 @@ async function store(): Promise<void> {
   waiting = nothing();
   try {
     await db.apply(sent);
-    tell([...sent.emptied, ...sent.chats.keys()], [...sent.messages.keys()]);
+    tell(sent);
     storage.value = 'stored';
   } catch (error) {
     waiting = merge(sent, waiting);
@@ -80,8 +80,7 @@ export async function changeNow(wanted: db.Change): Promise<void> {
     await change(wanted);
     return;
   }
-  const { emptied = [], chats, messages } = wanted;
-  tell([...emptied, ...(chats?.keys() ?? [])], [...(messages?.keys() ?? [])]);
+  tell(wanted);
 }
 
 /** All conversations. */
@@ -137,12 +136,16 @@ async function orNone<T>(reading: Promise<T[]>): Promise<T[]> {
 /** Removes everything. */
 export async function removeAll(): Promise<void> {
   await flushing;
+  const ids = (await readChats()).map((chat) => chat.id);
   waiting = nothing();
   await db.removeAll();
+  tellOthers({ chats: ids });
 }
 
 /** What a window tells the others: what it has changed, answers that are to be stopped, and which it writes. */
 export interface Note {
+  /** Conversations whose messages are all others. */
+  emptied?: string[];
   chats?: string[];
   messages?: string[];
   stop?: readonly string[];
@@ -166,8 +169,9 @@ export function tellOthers(note: Note): void {
   channel?.postMessage(note);
 }
 
-function tell(chats: string[], messages: string[]): void {
-  tellOthers({ chats: [...new Set(chats)], messages });
+function tell({ emptied = [], chats, messages }: db.Change): void {
+  const changed = new Set([...emptied, ...(chats?.keys() ?? [])]);
+  tellOthers({ emptied: [...emptied], chats: [...changed], messages: [...(messages?.keys() ?? [])] });
 }
 
 /** Between attempts to store what could not be stored. */

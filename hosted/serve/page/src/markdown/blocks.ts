@@ -66,7 +66,7 @@ function push(tokens: Token[], text: string): Token[] {
   return tokens;
 }
 
-/** Keeps formulas as they were written: `\(x^2\)` is no escaped parenthesis, nor are its underscores marks. */
+/** Keeps formulas as they were written: `\(x^2\)` is not an escaped parenthesis, and its underscores are not marks. */
 class MathTokenizer extends Tokenizer {
   override escape(text: string): Tokens.Escape | undefined {
     const formula = /^\\\([^\n]+?\\\)|^\\\[[^]+?\\\]/.exec(text)?.[0];

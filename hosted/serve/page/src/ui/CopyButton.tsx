@@ -19,7 +19,7 @@ export async function copyText(text: string): Promise<boolean> {
   }
 }
 
-/** Copies by selecting the text in a field that nobody sees, and gives the focus back. */
+/** Copies by selecting the text in a field out of sight, and gives the focus back. */
 function copySelected(text: string): boolean {
   const focused = document.activeElement;
   const area = document.createElement('textarea');

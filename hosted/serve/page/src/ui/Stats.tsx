@@ -1,6 +1,6 @@
 /** How an answer was made: its speed, its seed, and the proof that it can be made again. */
 import type { ComponentChildren, VNode } from 'preact';
-import { proofs, runAgain, stopProof } from '../chat/proof';
+import { proofOf, runAgain, stopProof } from '../chat/proof';
 import { models } from '../server/models';
 import type { Message, Run, Timings } from '../types';
 import { copyText } from './CopyButton';
@@ -106,7 +106,7 @@ function Chip({ name, value, shown }: { name: string; value: string; shown?: str
 }
 
 function ProofButton({ message }: { message: Message }): VNode {
-  const proof = proofs.value.get(message.id);
+  const proof = proofOf(message);
   const again = (label: string): ComponentChildren => (
     <button
       type="button"
@@ -120,7 +120,7 @@ function ProofButton({ message }: { message: Message }): VNode {
   switch (proof?.state) {
     case 'running':
       return (
-        <button type="button" class="chip action" onClick={() => stopProof(message.id)} title="Stop">
+        <button type="button" class="chip action" onClick={() => stopProof(message)} title="Stop">
           comparing… {Math.floor(proof.share * 100)} %
         </button>
       );
