@@ -336,6 +336,7 @@ export default [
       await window.page.getByText('Deleted 4 messages.').waitFor();
       await window.button('Undo').click();
       await window.page.waitForFunction(() => document.querySelectorAll('article').length === 4);
+      while ((await stored(window.page)).messages.length < 4) await new Promise((done) => setTimeout(done, 20));
       await window.page.reload();
       await window.replies.nth(1).waitFor();
       assert.equal((await stored(window.page)).messages.length, 4);

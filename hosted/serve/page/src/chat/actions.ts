@@ -115,7 +115,7 @@ export async function remove(message: Message): Promise<void> {
   await settle(openOf(subtree(messages.value, message.id).flatMap((id) => messages.value.get(id) ?? [])));
   const removed = removeFrom(message);
   const n = removed.messages.length;
-  notify(`Deleted ${n === 1 ? 'a message' : `${n} messages`}.`, 'info', { label: 'Undo', run: () => void bringBack(removed) });
+  notify(`Deleted ${n === 1 ? 'a message' : `${n} messages`}.`, 'info', { label: 'Undo', run: () => bringBack(removed) });
 }
 
 /** Removes a conversation. Answers that are being written in it are stopped. */

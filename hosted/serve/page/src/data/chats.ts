@@ -117,11 +117,17 @@ const kept = new Map<string, Message>();
 
 /** Replaces a conversation's fields. */
 export async function changeChat(id: string, change: Partial<Chat>): Promise<void> {
+  const changed = setChat(id, change);
+  if (changed) await put(changed);
+}
+
+/** Shows a conversation's new state, without storing it. */
+function setChat(id: string, change: Partial<Chat>): Chat | null {
   const chat = chats.value.find((chat) => chat.id === id);
-  if (!chat) return;
+  if (!chat) return null;
   const changed = { ...chat, ...change };
   chats.value = chats.value.map((chat) => (chat.id === id ? changed : chat));
-  await put(changed);
+  return changed;
 }
 
 /** Changes the settings of the conversation that is shown. */
@@ -193,20 +199,21 @@ export function removeFrom(message: Message): Removed {
   const before = current.value?.leaf ?? null;
   batch(() => {
     messages.value = rest;
-    void changeChat(chat, { leaf });
+    const changed = setChat(chat, { leaf });
+    const none = new Map(ids.map((id) => [id, null]));
+    void store.change({ messages: none, ...(changed ? { chats: new Map([[chat, changed]]) } : {}) });
   });
-  void store.change({ messages: new Map(ids.map((id) => [id, null])) });
   return { chat, messages: removed, leaf: before };
 }
 
 /** Brings back what was removed. */
-export async function bringBack({ chat, messages: removed, leaf }: Removed): Promise<void> {
+export function bringBack({ chat, messages: removed, leaf }: Removed): void {
   removed.forEach((message) => gone.delete(message.id));
   batch(() => {
     if (currentId.value === chat) messages.value = new Map([...messages.value, ...removed.map((message) => [message.id, message] as const)]);
-    void changeChat(chat, { leaf });
+    // Together, or a window that is closed in between would show none of them.
+    void put(setChat(chat, { leaf }), removed);
   });
-  await put(null, removed);
 }
 
 /** Removes a conversation. */

@@ -87,7 +87,7 @@ export async function readAnswer(body: string, reading: Reading): Promise<void> 
 
 /** Whether a server that is starting again says so: a proxy's 502, or its own 503. */
 function isPassing(error: unknown): boolean {
-  return error instanceof ServerError && [502, 503, 504].includes(error.status);
+  return error instanceof ServerError && PASSING.includes(error.status);
 }
 
 /** Reads events until `[DONE]`; false if the stream ended before. */
@@ -108,7 +108,7 @@ async function readEvents(response: Response, onEvent: (event: ServerEvent) => v
 
 function partOf(event: ServerEvent): Part {
   const chunk = JSON.parse(event.data) as Chunk;
-  if (chunk.error) throw new Ended(chunk.error.message ?? 'the answer failed');
+  if (chunk.error) throw errorOf(chunk.error);
   const choice = chunk.choices?.[0];
   const part: Part = {};
   if (choice?.delta?.content) part.content = choice.delta.content;
@@ -128,6 +128,11 @@ function partOf(event: ServerEvent): Part {
   return part;
 }
 
+/** A server that is stopped says so in its streams: they can be taken up when it is back. */
+function errorOf({ code = 500, message = 'the answer failed' }: NonNullable<Chunk['error']>): Error {
+  return PASSING.includes(code) ? new ServerError(code, message) : new Ended(message);
+}
+
 function isText(part: Part): boolean {
   return Boolean(part.content ?? part.reasoning ?? part.calls?.length);
 }
@@ -142,5 +147,6 @@ function pause(ms: number, signal: AbortSignal): Promise<void> {
   });
 }
 
+const PASSING = [502, 503, 504];
 /** Waits between attempts to take a stream up again. */
 const PAUSES_MS = [100, 400, 1000, 2000, 4000, 8000, 8000, 8000];
