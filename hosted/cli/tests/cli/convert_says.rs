@@ -302,8 +302,8 @@ fn configurations_that_compute_something_else_are_refused() {
         ("qwen2", json!({"hidden_act": "gelu"}), "hidden_act"),
         (
             "llama3",
-            json!({"hidden_act": "relu"}),
-            "is \"relu\", but llama in GGUF computes silu",
+            json!({"hidden_act": "mish"}),
+            "is \"mish\", but llama in GGUF computes silu",
         ),
         ("phi3", json!({"hidden_act": "gelu_new"}), "gelu_new"),
         (

@@ -23,7 +23,7 @@ pub(crate) struct LaunchArgs {
     /// The client: claude, codex, opencode or goose
     #[arg(value_name = "CLIENT")]
     client: Client,
-    /// Set the model: a name of the server's, a file, or USER/NAME[:QUANT] on Hugging Face
+    /// Set the model: a served name, a file, or a Hugging Face USER/NAME[:QUANT]
     ///
     /// By default the first one of the server that is in memory.
     #[arg(short, long, value_name = "MODEL")]
@@ -33,13 +33,15 @@ pub(crate) struct LaunchArgs {
     /// By default the one at --port, if there is one that has the model.
     #[arg(long, value_name = "URL")]
     url: Option<String>,
-    /// Set the server's port; a free one is taken if another program has it
+    /// Set the server's port
+    ///
+    /// A free one is taken if another program has it.
     #[arg(long, value_name = "N", default_value_t = 8080, value_parser = value_parser!(u16).range(1..))]
     port: u16,
     /// Set the server's key
     #[arg(long, value_name = "KEY", hide_env_values = true)]
     api_key: Option<String>,
-    /// Set the context size of a server that is started; 0 uses the model's own
+    /// Set a started server's context size; 0 is the model's own
     #[arg(short, long, value_name = "N", default_value_t = 0,
         value_parser = value_parser!(u32).range(0..=1 << 24))]
     ctx_size: u32,
