@@ -29,7 +29,7 @@ class Context:
     def ask(self, **more):
         """Arguments; the package knows no sampler settings."""
         settings = {"temperature": 0.7, "seed": 7}
-        settings |= {name: more.pop(name) for name in ("temperature", "top_p") if name in more}
+        settings |= {name: more.pop(name) for name in ("temperature", "top_p", "ignore_eos") if name in more}
         return {"model": "tale", "max_tokens": 24, "messages": [USER], "extra_body": settings, **more}
 
     def create(self, **more):
@@ -109,11 +109,13 @@ def several_turns(c):
 @check
 def thinking(c):
     """Reasoning is a block of its own, which its budget ends; given back, the model reads it."""
+    # The model might end its text within its reasoning.
+    long = {"max_tokens": 1100, "ignore_eos": True}
     for ask in (c.create, c.stream):
-        message = ask(thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=1100)
+        message = ask(thinking={"type": "enabled", "budget_tokens": 1024}, **long)
         thought, text = message.content
         assert (thought.type, text.type) == ("thinking", "text") and thought.thinking and thought.signature, message
-        omitted = ask(thinking={"type": "enabled", "budget_tokens": 1024, "display": "omitted"}, max_tokens=1100)
+        omitted = ask(thinking={"type": "enabled", "budget_tokens": 1024, "display": "omitted"}, **long)
         assert omitted.content[0].thinking == "" and omitted.content[0].signature == thought.signature
         assert omitted.content[1].text == text.text
         assert ask(thinking={"type": "adaptive"}).content[0].type == "thinking"

@@ -280,7 +280,7 @@ def pull(c):
             assert all(part.completed <= part.total == len(Hub.data) for part in layers)
             assert Hub.starts[0] == 0 and 0 < Hub.starts[1] < len(Hub.data) and len(Hub.starts) == 2, Hub.starts
             assert client.pull("hf.co/u/m").status == "success" and len(Hub.starts) == 2
-            assert client.list().models[-1].model == "hf.co/u/m:latest"
+            assert client.list().models[-1].model == "u/m:Q4_K_M"
             reply = client.generate("hf.co/u/m", "Once", options={"num_predict": 4})
             assert reply.response and reply.eval_count == 4
         # A server that is started again has it, without a pull.

@@ -98,7 +98,7 @@ def openai(url, body):
     *events, end = post(url, "/v1/chat/completions", body).split("\n\n")[:-1]
     assert end == "data: [DONE]", end
     for event in events:
-        chunk = ChatCompletionChunk.model_validate_json(event.removeprefix("data: "))
+        chunk = ChatCompletionChunk.model_validate_json(event.partition("data: ")[2])
         for name in MORE & set(chunk.model_extra or {}):
             del chunk.model_extra[name]
         checked(chunk)
