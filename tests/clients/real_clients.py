@@ -102,7 +102,7 @@ def run(name, bin_folder, folder):
         environment |= {"HOME": str(home), "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}", "IS_SANDBOX": "1"}
         launch = [str(ROOT / "target/release/sluice"), "launch", name, "--url", url, "--", *arguments]
         client = subprocess.run(launch, cwd=work, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
-        assert server.poll() is None, "the server that was found has ended"
+        assert server.poll() is None, "launch stopped a server that it had not started"
     finally:
         server.terminate()
         server.wait(60)

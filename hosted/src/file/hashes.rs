@@ -4,8 +4,8 @@
 use super::FileStamp;
 use rustix::process::geteuid;
 use sluice_core::state::Identity;
-use std::fs::{self, DirBuilder};
-use std::io;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
@@ -61,10 +61,14 @@ impl HashRecords {
         fs::rename(&part, self.path_of(stamp))
     }
 
-    /// Records in the user's folder that the GGUF file which the file at `path` reads as has the SHA-256 `hash`. Where
-    /// that is not possible, the file is hashed when it is used.
+    /// Records in the user's folder that the file at `path` has the SHA-256 `hash`, if it is a GGUF file: a packed file has
+    /// the identity of the GGUF file that it reads as. Where that is not possible, the file is hashed when it is used.
     pub fn note(path: &Path, hash: Identity) {
-        Self::note_stamp(FileStamp::of([path]), hash);
+        let mut magic = [0; 4];
+        let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
+        if read.is_ok() && magic == *b"GGUF" {
+            Self::note_stamp(FileStamp::of([path]), hash);
+        }
     }
 
     pub(super) fn note_stamp(stamp: Option<FileStamp>, hash: Identity) {

@@ -10,8 +10,6 @@ use sluice::file::HashRecords;
 use sluice::host::interrupt;
 use sluice::identity::Identity;
 use sluice_pull::{FileChoice, HubAccess, Progress, PullError, PullRequest, PulledFiles, Watch};
-use std::fs::File;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 /// A model on Hugging Face, as an alternative to `-m`.
@@ -142,12 +140,7 @@ impl Watch for Shown {
     }
 
     fn received(&mut self, path: &Path, sha256: [u8; 32]) {
-        // A packed file has the identity of the GGUF file that it reads as.
-        let mut magic = [0; 4];
-        let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
-        if read.is_ok() && magic == *b"GGUF" {
-            HashRecords::note(path, Identity(sha256));
-        }
+        HashRecords::note(path, Identity(sha256));
     }
 
     fn is_stopped(&self) -> bool {

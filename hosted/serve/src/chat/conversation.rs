@@ -125,6 +125,17 @@ mod tests {
         request
     }
 
+    /// The texts that remain, after each number of oldest parts that may be left out.
+    fn shortened(conversation: &Conversation) -> Vec<String> {
+        let left = (1..=conversation.n_droppable()).map(|n| conversation.without_oldest(n));
+        let texts = |left: Conversation| {
+            let texts = left.messages.iter();
+            let texts = texts.filter_map(|message| message.content.as_ref()?.as_str());
+            texts.collect()
+        };
+        left.map(texts).collect()
+    }
+
     #[test]
     fn the_oldest_turns_are_left_out_whole() {
         let mut asked = request(&[
@@ -139,13 +150,7 @@ mod tests {
             ("tool", "8"),
         ]);
         let read = Conversation::take(&mut asked).unwrap();
-        let left = (1..=read.n_droppable()).map(|n| {
-            let left = read.without_oldest(n);
-            let texts = left.messages.iter();
-            let texts = texts.filter_map(|message| message.content.as_ref()?.as_str());
-            texts.collect::<String>()
-        });
-        assert_eq!(left.collect::<Vec<_>>(), ["s45678", "s678"]);
+        assert_eq!(shortened(&read), ["s45678", "s678"]);
     }
 
     #[test]
@@ -162,13 +167,7 @@ mod tests {
             ("tool", "8"),
         ]);
         let read = Conversation::take(&mut asked).unwrap();
-        let left = (1..=read.n_droppable()).map(|n| {
-            let left = read.without_oldest(n);
-            let texts = left.messages.iter();
-            let texts = texts.filter_map(|message| message.content.as_ref()?.as_str());
-            texts.collect::<String>()
-        });
-        assert_eq!(left.collect::<Vec<_>>(), ["s345678", "s3678"]);
+        assert_eq!(shortened(&read), ["s345678", "s3678"]);
         let mut asked = request(&[("user", "1")]);
         assert_eq!(Conversation::take(&mut asked).unwrap().n_droppable(), 0);
     }

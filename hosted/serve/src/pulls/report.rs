@@ -6,8 +6,6 @@ use core::time::Duration;
 use sluice::file::HashRecords;
 use sluice::identity::Identity;
 use sluice_pull::{Progress, PullError, WantedFile, Watch};
-use std::fs::File;
-use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -69,12 +67,7 @@ impl Watch for Report<'_> {
     }
 
     fn received(&mut self, path: &Path, sha256: [u8; 32]) {
-        // A packed file has the identity of the GGUF file that it reads as.
-        let mut magic = [0; 4];
-        let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
-        if read.is_ok() && magic == *b"GGUF" {
-            HashRecords::note(path, Identity(sha256));
-        }
+        HashRecords::note(path, Identity(sha256));
     }
 
     fn is_stopped(&self) -> bool {
