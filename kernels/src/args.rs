@@ -16,6 +16,16 @@ pub enum Store {
     /// Add to `out` (a residual connection). No table has hand-written kernels for it:
     /// panels are multiplied one by one.
     Add,
+    /// Continue the sums in `out`, which are of the columns before. The matrix is one group of columns.
+    Continue,
+}
+
+impl Store {
+    /// Whether the sums of the first group of columns start from 0.
+    #[inline(always)]
+    pub(crate) const fn starts(self) -> bool {
+        !matches!(self, Self::Continue)
+    }
 }
 
 /// How far ahead products of few tokens prefetch weights.

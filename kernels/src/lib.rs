@@ -33,6 +33,7 @@ pub mod half;
 pub mod kv;
 pub mod literals;
 pub mod lora;
+pub mod neuron;
 pub mod panel;
 mod peak;
 mod prefetch;

@@ -10,6 +10,7 @@
 
 mod gates;
 mod lora;
+mod neurons;
 mod reference;
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 mod x86_64;
@@ -21,6 +22,7 @@ use crate::cpu::CpuFeatures;
 use crate::frame::{self, FrameKernels};
 use crate::kv::{Halves, KV_ALIGN, KV_HEAD_DIM_MAX, KvLayout};
 use crate::lora::{LoraDown, LoraUp};
+use crate::neuron::Form;
 use crate::panel::{PANEL_ROWS, WeightType};
 use crate::scalar::matmul::{self, PanelFn};
 use core::fmt;
@@ -164,21 +166,11 @@ impl KernelTable {
     /// If the tile does not lie within the matrix and the activations, a range ends before it
     /// starts, or the activations lack the kind that the weights multiply or are misaligned.
     pub unsafe fn matmul(&self, args: &Matmul<'_>) {
-        let acts = &args.activations;
-        assert_eq!(acts.layout.n_cols(), args.layout.n_cols());
-        assert!(
-            acts.layout
-                .kinds()
-                .contains(ActivationKinds::for_weights(args.layout.ty()))
-        );
-        assert!(args.rows.start.is_multiple_of(PANEL_ROWS));
-        assert!(args.rows.start <= args.rows.end);
-        assert!(args.rows.end <= args.layout.n_rows());
-        assert!(args.tokens.start <= args.tokens.end);
-        let bytes = args.tokens.end.checked_mul(acts.layout.row_bytes());
-        assert!(bytes.is_some_and(|bytes| bytes <= acts.bytes.len()));
-        assert!(is_aligned(acts.bytes.as_ptr(), ACTIVATION_ALIGN));
-        assert!(args.panels.len() >= args.layout.bytes());
+        self.check_matmul(args);
+        if args.layout.form() != Form::Panels {
+            // SAFETY: the arguments are checked; the caller vouches for `out`.
+            return unsafe { self.matmul_by_neuron(args) };
+        }
         if ActivationKinds::for_weights(args.layout.ty()).intersects(FLOATS) {
             // Kernels of floats read rows more than once.
             let n_panels = (args.rows.end - args.rows.start).div_ceil(PANEL_ROWS);
@@ -206,6 +198,25 @@ impl KernelTable {
         }
     }
 
+    /// The checks of [`Self::matmul`].
+    fn check_matmul(&self, args: &Matmul<'_>) {
+        let acts = &args.activations;
+        assert_eq!(acts.layout.n_cols(), args.layout.n_cols());
+        assert!(
+            acts.layout
+                .kinds()
+                .contains(ActivationKinds::for_weights(args.layout.ty()))
+        );
+        assert!(args.rows.start.is_multiple_of(PANEL_ROWS));
+        assert!(args.rows.start <= args.rows.end);
+        assert!(args.rows.end <= args.layout.n_rows());
+        assert!(args.tokens.start <= args.tokens.end);
+        let bytes = args.tokens.end.checked_mul(acts.layout.row_bytes());
+        assert!(bytes.is_some_and(|bytes| bytes <= acts.bytes.len()));
+        assert!(is_aligned(acts.bytes.as_ptr(), ACTIVATION_ALIGN));
+        assert!(args.panels.len() >= args.layout.bytes());
+    }
+
     /// [`Self::matmul`] of checked rows that are in panels.
     ///
     /// # Safety
@@ -214,7 +225,7 @@ impl KernelTable {
         let ty = args.layout.ty() as usize;
         match (args.store, self.matmul[ty]) {
             // SAFETY: holding the table proves the features; the caller vouches for the rest.
-            (Store::Set, Some(kernel)) => unsafe { kernel(args) },
+            (Store::Set | Store::Continue, Some(kernel)) => unsafe { kernel(args) },
             // SAFETY: as above.
             _ => unsafe { matmul::matmul(args, self.panel_product[ty]) },
         }

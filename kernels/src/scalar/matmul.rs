@@ -75,6 +75,10 @@ pub(crate) unsafe fn matmul(args: &Matmul<'_>, kernel: PanelFn) {
                 rows: &rows[..n_tokens],
             };
             let mut acc = [[0f32; PANEL_ROWS]; TILE];
+            if args.store == Store::Continue {
+                // SAFETY: by the caller's contract.
+                unsafe { resume(args, row, n_rows, token, &mut acc[..n_tokens]) };
+            }
             // SAFETY: the CPU has what the kernel needs, by the caller.
             unsafe { kernel(&product, &mut acc[..n_tokens]) };
             // SAFETY: rows and tokens lie within args; by the caller's contract.
@@ -92,6 +96,20 @@ fn rows_from<'a>(acts: &Activations<'a>, token: usize, n_tokens: usize) -> [&'a 
     })
 }
 
+/// Reads the sums of the columns before.
+///
+/// # Safety
+/// - As [`store`]; they are numbers.
+unsafe fn resume(args: &Matmul<'_>, row: usize, n_rows: usize, token: usize, acc: &mut [Lanes]) {
+    for (t, acc) in acc.iter_mut().enumerate() {
+        let at = (token + t - args.tokens.start) * args.out_stride + row - args.rows.start;
+        for (row, sum) in acc[..n_rows].iter_mut().enumerate() {
+            // SAFETY: the caller vouches for this element of `out`.
+            *sum = unsafe { args.out.wrapping_add(at + row).read() };
+        }
+    }
+}
+
 /// Writes or adds the sums of `n_rows` rows from `row` on, for as many tokens as `acc` has.
 ///
 /// # Safety
@@ -103,7 +121,7 @@ unsafe fn store(args: &Matmul<'_>, row: usize, n_rows: usize, token: usize, acc:
         for (row, sum) in acc[..n_rows].iter().enumerate() {
             let out = out.wrapping_add(row);
             let before = match args.store {
-                Store::Set => None,
+                Store::Set | Store::Continue => None,
                 // SAFETY: the caller vouches for this element of `out`.
                 Store::Add => Some(unsafe { out.read() }),
             };

@@ -4,7 +4,7 @@
 //! scales and adds what has been stored; the last quarter of it one step later.
 
 use super::tiles::{ROWS, Shape, Tiles};
-use super::{NEAR, PANELS, Square, TOKENS, split, write};
+use super::{NEAR, PANELS, Square, TOKENS, read, split, write};
 use crate::activation::blocks_in_group;
 use crate::args::Matmul;
 use crate::contract::GROUP;
@@ -20,7 +20,7 @@ use core::marker::PhantomData;
 ///
 /// # Safety
 /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has the
-///   Ice Lake set and what `T` needs. `args.store` is `Set`.
+///   Ice Lake set and what `T` needs. `args.store` is `Set` or `Continue`.
 pub(crate) unsafe fn matmul<B: Block, T: Tiles>(args: &Matmul<'_>) {
     // SAFETY: by the caller; `strips` takes up to `NEAR * TOKENS` tokens.
     unsafe {
@@ -56,7 +56,13 @@ unsafe fn strips<B: Block, T: Tiles>(args: &Matmul<'_>) {
         let n_panels = (args.rows.end - row).div_ceil(PANEL_ROWS).min(PANELS);
         args.prefetch_beside(row, n_panels, 0, 1);
         // SAFETY: the strip is done with the outputs of other rows; no reference into the room lives.
-        unsafe { (*strip.room).near.fill(Square::<f32>::ZERO) };
+        unsafe {
+            let near = &mut (*strip.room).near;
+            near.fill(Square::<f32>::ZERO);
+            if !args.store.starts() {
+                read(args, row, &mut near[..strip.n_squares]);
+            }
+        }
         for g in 0..n_cols.div_ceil(GROUP) {
             for (p, unpacked) in unpacked[..n_panels].iter_mut().enumerate() {
                 let panel = args.panels[(row / PANEL_ROWS + p) * panel_bytes..].as_ptr();

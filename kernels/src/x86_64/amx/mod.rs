@@ -61,7 +61,7 @@ impl Square<i32> {
 ///
 /// # Safety
 /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has what the
-///   functions need. `args.store` is `Set`.
+///   functions need. `args.store` is `Set` or `Continue`.
 /// - `n_max` is a multiple of [`TOKENS`], or no limit; `tiled` takes all such numbers of tokens up to it.
 unsafe fn split(args: &Matmul<'_>, n_max: usize, tiled: Product, rest: Product) {
     let (start, end) = (args.tokens.start, args.tokens.end);
@@ -74,6 +74,22 @@ unsafe fn split(args: &Matmul<'_>, n_max: usize, tiled: Product, rest: Product) 
     }
     // SAFETY: by the caller.
     unsafe { rest(&args.part(start + n..end)) };
+}
+
+/// Reads the outputs of the columns before of two panels from row `row` on, which [`write`] wrote.
+///
+/// # Safety
+/// - As [`write`].
+#[target_feature(enable = "avx512f")]
+unsafe fn read(args: &Matmul<'_>, row: usize, near: &mut [Square<f32>]) {
+    let outs = [0, PANEL_ROWS].map(|r| Out::new(args, row + r));
+    for token in 0..args.tokens.end - args.tokens.start {
+        for (p, out) in outs.iter().enumerate() {
+            let y = &mut near[token / TOKENS].0[p][token % TOKENS];
+            // SAFETY: by the caller; a row of a square is a whole, aligned vector.
+            unsafe { _mm512_store_ps(y.as_mut_ptr(), out.running(token, false)) };
+        }
+    }
 }
 
 /// Writes complete outputs of two panels from row `row` on.

@@ -28,7 +28,7 @@ const TOKENS_WIDE: usize = 256;
 ///
 /// # Safety
 /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has the
-///   Ice Lake set and what `T` needs. `args.store` is `Set`.
+///   Ice Lake set and what `T` needs. `args.store` is `Set` or `Continue`.
 pub(crate) unsafe fn matmul<B: SuperBlock, T: Tiles>(args: &Matmul<'_>) {
     // SAFETY: by the caller; `PAIRS` are those of the type, and `split` calls `wide` with whole tiles.
     unsafe {
@@ -239,7 +239,7 @@ impl<'a, T: Tiles, const PAIRS: usize> Strip<'a, T, PAIRS> {
                 out: outs.map(|out| out.tokens(token)),
                 first: first - token,
                 end: self.n_in_tile,
-                is_first_group: g == 0,
+                is_first_group: g == 0 && self.args.store.starts(),
             };
             let operands = Operands {
                 x: x.q,

@@ -19,7 +19,7 @@ use core::arch::x86_64::*;
 ///
 /// # Safety
 /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has the
-///   Ice Lake set and what `T` needs. `args.store` is `Set`.
+///   Ice Lake set and what `T` needs. `args.store` is `Set` or `Continue`.
 /// - The number of tokens is a multiple of [`TOKENS`]; `B` has no minima.
 #[expect(
     clippy::large_stack_arrays,
@@ -92,7 +92,7 @@ unsafe fn group<T: Tiles>(args: &Matmul<'_>, row: usize, g: usize, panels: &[Pan
                 w,
                 scales: i % 2,
                 out: Out::new(args, row + p * PANEL_ROWS).tokens(token),
-                is_first: g == 0,
+                is_first: g == 0 && args.store.starts(),
             };
             // SAFETY: by the caller.
             unsafe {

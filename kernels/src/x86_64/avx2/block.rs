@@ -17,7 +17,7 @@ use core::arch::x86_64::*;
 ///
 /// # Safety
 /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has AVX2,
-///   FMA and F16C. `args.store` is `Set`.
+///   FMA and F16C. `args.store` is `Set` or `Continue`.
 pub(crate) unsafe fn matmul<B: Block>(args: &Matmul<'_>) {
     // SAFETY: by the caller.
     unsafe {
@@ -45,7 +45,12 @@ unsafe fn one_token<B: Block>(args: &Matmul<'_>) {
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
         args.prefetch_beside(row, 1, 0, 1);
         let panel = args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..].as_ptr();
+        let out = Out::new(args, row);
         let mut acc = [_mm256_setzero_ps(); 2];
+        if !args.store.starts() {
+            // SAFETY: the columns before wrote this output, by the caller.
+            acc = unsafe { load_out(&out, 0) };
+        }
         for index in 0..n_cols / 32 {
             let (numbers, lines) = B::offsets(n_cols, index);
             ahead.prefetch(panel.wrapping_add(index * B::BYTES), B::BYTES);
@@ -78,7 +83,7 @@ unsafe fn one_token<B: Block>(args: &Matmul<'_>) {
             }
         }
         // SAFETY: the output is writable, by the caller.
-        unsafe { store_out(&Out::new(args, row), 0, acc) };
+        unsafe { store_out(&out, 0, acc) };
     }
 }
 
@@ -148,7 +153,7 @@ unsafe fn many_tokens(args: &Matmul<'_>, kind: &BlockKind) {
                     (SIGNED, true) => core::ptr::from_ref(&halves).cast(),
                     _ => &raw const w.lines,
                 },
-                is_first: g == 0,
+                is_first: g == 0 && args.store.starts(),
             };
             // SAFETY: by the caller.
             unsafe { group_products(kind.max, kind.min, n_tokens, group, &w, out) };

@@ -20,7 +20,7 @@ use core::arch::x86_64::*;
 ///
 /// # Safety
 /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has AVX2,
-///   FMA and F16C. `args.store` is `Set`.
+///   FMA and F16C. `args.store` is `Set` or `Continue`.
 pub(crate) unsafe fn matmul<B: SuperBlock>(args: &Matmul<'_>) {
     // SAFETY: by the caller.
     unsafe {
@@ -58,7 +58,12 @@ unsafe fn one_token<B: SuperBlock>(args: &Matmul<'_>) {
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
         args.prefetch_beside(row, 1, 0, 1);
         let panel = &args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..];
+        let out = Out::new(args, row);
         let mut acc = [_mm256_setzero_ps(); 2];
+        if !args.store.starts() {
+            // SAFETY: the columns before wrote this output, by the caller.
+            acc = unsafe { load_out(&out, 0) };
+        }
         for g in 0..n_cols / GROUP {
             let super_block = &panel[B::start(n_cols, g)..][..B::BYTES];
             let p = super_block.as_ptr();
@@ -103,7 +108,7 @@ unsafe fn one_token<B: SuperBlock>(args: &Matmul<'_>) {
             }
         }
         // SAFETY: the output is writable, by the caller.
-        unsafe { store_out(&Out::new(args, row), 0, acc) };
+        unsafe { store_out(&out, 0, acc) };
     }
 }
 
@@ -249,7 +254,7 @@ unsafe fn many_tokens(args: &Matmul<'_>, kind: &SuperBlockKind) {
                 x: Int8Rows::new(args, args.tokens.start, false).skip_groups(g),
                 has_min: kind.min,
                 offset: kind.offset,
-                is_first: g == 0,
+                is_first: g == 0 && args.store.starts(),
             };
             // SAFETY: by the caller.
             unsafe {

@@ -32,7 +32,8 @@ unsafe fn few_tokens<B: Block, const T: usize>(args: &Matmul<'_>) {
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
         args.prefetch_beside(row, 1, 0, 1);
         let panel = args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..].as_ptr();
-        let mut acc = [_mm512_setzero_ps(); T];
+        // SAFETY: the outputs are readable if there were columns before, by the caller.
+        let mut acc = unsafe { few.start(args, row) };
         for g in 0..n_cols.div_ceil(GROUP) {
             let x = core::array::from_fn(|t| few.x[t].skip_blocks(8 * g));
             // SAFETY: rows have whole groups of scales and sums.
@@ -214,7 +215,10 @@ unsafe fn tiles(args: &Matmul<'_>, row: usize, g: usize, kind: &BlockKind, strip
             for (w, outs) in panels {
                 tile.write = outs.map(|out| out.mask);
                 if tile.write[0] != 0 {
-                    tile.read = if g == 0 { [0; _] } else { tile.write };
+                    tile.read = match g == 0 && args.store.starts() {
+                        true => [0; _],
+                        false => tile.write,
+                    };
                     (tile.w, tile.out) = (w, outs[0].tokens(token).at);
                     tile.add();
                 }

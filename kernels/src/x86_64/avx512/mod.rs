@@ -62,6 +62,24 @@ impl<const T: usize> Few<T> {
         }
     }
 
+    /// The sums before the first column: those of the columns before, or zeros.
+    ///
+    /// # Safety
+    /// - The outputs are readable if `args.store` continues.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    unsafe fn start(&self, args: &Matmul<'_>, row: usize) -> [__m512; T] {
+        let mut acc = [_mm512_setzero_ps(); T];
+        if !args.store.starts() {
+            let out = Out::new(args, row);
+            for (t, acc) in acc[..self.n].iter_mut().enumerate() {
+                // SAFETY: by the caller.
+                *acc = unsafe { out.running(t, false) };
+            }
+        }
+        acc
+    }
+
     /// # Safety
     /// - The outputs are writable, and nothing else accesses them.
     #[target_feature(enable = "avx512f")]

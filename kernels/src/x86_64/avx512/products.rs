@@ -25,7 +25,7 @@ impl Products {
     ///
     /// # Safety
     /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has the
-    ///   Ice Lake set. `args.store` is `Set`.
+    ///   Ice Lake set. `args.store` is `Set` or `Continue`.
     pub(super) unsafe fn run(&self, args: &Matmul<'_>, tuning: fn() -> &'static Tuning) {
         let (start, end) = (args.tokens.start, args.tokens.end);
         // First, because splitting costs as much as a few panels.
@@ -70,7 +70,7 @@ macro_rules! matmul {
         ///
         /// # Safety
         /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has the
-        ///   Ice Lake set. `args.store` is `Set`.
+        ///   Ice Lake set. `args.store` is `Set` or `Continue`.
         pub(crate) unsafe fn matmul<B: $family>(args: &Matmul<'_>) {
             // SAFETY: by the caller.
             unsafe { const { &products::<B>() }.run(args, crate::tuning::Tuning::detect) }

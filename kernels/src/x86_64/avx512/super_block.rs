@@ -31,7 +31,8 @@ unsafe fn few_tokens<B: SuperBlock, const T: usize>(args: &Matmul<'_>) {
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
         args.prefetch_beside(row, 1, 0, 1);
         let panel = &args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..];
-        let mut acc = [_mm512_setzero_ps(); T];
+        // SAFETY: the outputs are readable if there were columns before, by the caller.
+        let mut acc = unsafe { few.start(args, row) };
         for g in 0..n_cols / GROUP {
             // SAFETY: the panel is whole, and so are the groups of the rows.
             unsafe {
@@ -337,7 +338,10 @@ unsafe fn tiles(args: &Matmul<'_>, row: usize, g: usize, kind: &SuperBlockKind, 
             for (w, outs) in panels {
                 tile.write = outs.map(|out| out.mask);
                 if tile.write[0] != 0 {
-                    tile.read = if g == 0 { [0; _] } else { tile.write };
+                    tile.read = match g == 0 && args.store.starts() {
+                        true => [0; _],
+                        false => tile.write,
+                    };
                     (tile.w, tile.out) = (w, outs[0].tokens(token).at);
                     tile.add();
                 }
