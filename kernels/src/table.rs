@@ -22,9 +22,10 @@ use crate::cpu::CpuFeatures;
 use crate::frame::{self, FrameKernels};
 use crate::kv::{Halves, KV_ALIGN, KV_HEAD_DIM_MAX, KvLayout};
 use crate::lora::{LoraDown, LoraUp};
-use crate::neuron::Form;
+use crate::neuron::{Form, Transpose};
 use crate::panel::{PANEL_ROWS, WeightType};
 use crate::scalar::matmul::{self, PanelFn};
+use crate::vector::neurons::Skip;
 use core::fmt;
 use core::iter;
 use reference::SCALAR;
@@ -45,6 +46,9 @@ pub struct KernelTable {
     matmul: [Option<MatmulFn>; WeightType::ALL.len()],
     /// Products of one panel with a few tokens; the rows after the last panel are packed into one.
     panel_product: [PanelFn; WeightType::ALL.len()],
+    /// Products that leave columns out, of types that have any.
+    skip: fn(WeightType) -> Option<Skip>,
+    transpose: Option<Transpose>,
     attention: unsafe fn(&AttentionArgs<'_>, &mut AttentionState<'_>),
     attention_merge: unsafe fn(&AttentionState<'_>, &mut AttentionState<'_>),
     quantize: unsafe fn(&Quantize<'_>),

@@ -1,7 +1,9 @@
 //! The codes of neurons: chunks of outputs, each a plane after the other.
 
 use super::format::GroupFormat;
-use crate::panel::PANEL_ROWS;
+use super::groups::format_of;
+use super::{chunk_at, head_at};
+use crate::panel::{PANEL_ROWS, PanelLayout};
 
 /// Outputs of a chunk; the last may have 32, 64 or 96.
 pub(crate) const CHUNK: usize = 128;
@@ -86,4 +88,78 @@ pub(super) fn get(
         codes[panel][row] |= (chunk[at.byte] >> at.shift & at.mask) << at.first;
     });
     codes
+}
+
+/// How a type's codes lie in chunks.
+pub(crate) struct Plane;
+
+impl Plane {
+    pub(crate) const NIBBLES: u8 = 0;
+    pub(crate) const BYTES: u8 = 1;
+    /// Nibbles, then the fifth bits.
+    pub(crate) const FIVE: u8 = 2;
+    /// Nibbles, then the upper two bits.
+    pub(crate) const SIX: u8 = 3;
+    /// Two bits, then the third.
+    pub(crate) const THREE: u8 = 4;
+    pub(crate) const TWO: u8 = 5;
+
+    /// Bytes of a whole chunk.
+    pub(crate) const fn chunk_bytes(planes: u8) -> usize {
+        CHUNK / 8
+            * match planes {
+                Self::NIBBLES => 4,
+                Self::BYTES => 8,
+                Self::FIVE => 5,
+                Self::SIX => 6,
+                Self::THREE => 3,
+                _ => 2,
+            }
+    }
+}
+
+/// Where the chunks of a matrix are.
+pub(crate) struct Chunks {
+    format: GroupFormat,
+    start: usize,
+    /// Bytes from a column to the next.
+    stride: usize,
+}
+
+impl Chunks {
+    pub(crate) fn new(layout: &PanelLayout) -> Self {
+        let format = format_of(layout);
+        Self {
+            format,
+            start: chunk_at(layout, 0, 0),
+            stride: layout.n_rows() * format.bits() / 8,
+        }
+    }
+
+    /// Bytes of a column's codes for so many outputs.
+    pub(crate) const fn bytes(&self, n_outputs: usize) -> usize {
+        n_outputs * self.format.bits() / 8
+    }
+
+    /// Where column `col`'s chunk of the outputs from `first` on is, and the distance to the next column's.
+    pub(crate) const fn columns(&self, first: usize, col: usize) -> (usize, usize) {
+        let at = self.start + col * self.stride + self.bytes(first);
+        (at, self.stride)
+    }
+
+    /// Where the head of a panel's group is.
+    pub(crate) fn head(&self, layout: &PanelLayout, panel: usize, g: usize) -> usize {
+        head_at(layout, panel, g)
+    }
+
+    /// Widens the codes of a chunk of fewer than [`CHUNK`] outputs to bytes, in the order of a whole chunk.
+    pub(crate) fn widen(&self, n_outputs: usize, chunk: &[u8], wide: &mut [u8; CHUNK]) {
+        let n_panels = n_outputs / PANEL_ROWS;
+        let codes = get(&self.format, n_outputs, 0..n_panels, chunk);
+        for (panel, codes) in codes[..n_panels].iter().enumerate() {
+            for (row, code) in codes.iter().enumerate() {
+                wide[panel / 4 * 64 + position(4, panel % 4, row)] = *code;
+            }
+        }
+    }
 }

@@ -118,6 +118,17 @@ impl GroupFormat {
         self.numbers_of_row(n_cols) + self.line_bytes(n_cols) / PANEL_ROWS
     }
 
+    /// The offsets in the head of a row's numbers of two bytes and of one, if they are first in a row and last, and their
+    /// number.
+    pub(super) const fn words_and_bytes(&self, n_cols: usize) -> [(usize, usize); 2] {
+        let [a, b] = self.numbers;
+        let (a_n, b_n) = (a.n * n_cols / GROUP, b.n * n_cols / GROUP);
+        match (a.bytes, b.bytes) {
+            (2, _) => [(a.at, a_n), (b.at, b_n)],
+            _ => [(0, 0), (a.at, a_n)],
+        }
+    }
+
     /// Where the numbers of row 0 are in the head, and their size: each as many bytes of a row.
     pub(super) fn numbers(&self, n_cols: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
         let each = |run: Numbers| {

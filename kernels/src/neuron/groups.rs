@@ -5,6 +5,8 @@ use super::format::{ByteLines, GroupFormat};
 use super::{Form, chunk_at, group_cols, head_at};
 use crate::contract::GROUP;
 use crate::panel::{LINE_BYTES, PANEL_ROWS, PanelLayout};
+use crate::prefetch::prefetch_to_l2;
+use core::mem::MaybeUninit;
 use core::ops::Range;
 
 /// Panels of a strip.
@@ -22,55 +24,92 @@ impl GroupPanels {
     pub(crate) const EMPTY: Self = Self([0; _]);
 }
 
-/// Which rows become panels.
-#[derive(Clone, Copy)]
-pub(crate) enum Source<'a> {
-    /// Rows from one on, a multiple of 16.
-    From(usize),
-    /// Rows of [`Form::Rows`] one by one.
-    Listed(&'a [u32]),
+/// Up to [`STRIP_ROWS`] rows of a matrix that become panels.
+pub(crate) struct Strip<'a> {
+    layout: PanelLayout,
+    format: GroupFormat,
+    bytes: &'a [u8],
+    /// The first row, in [`Form::Neurons`].
+    first: usize,
+    /// Where each row is in [`Form::Rows`]; from [`Self::n_rows`] on the last one again.
+    rows: [*const u8; STRIP_ROWS],
+    n_rows: usize,
 }
 
-/// Makes panels of columns `256 g` up to `256 (g + 1)` of up to [`STRIP_ROWS`] rows, `n_rows` of `source`, and returns
-/// them and the number of columns. Lanes without a row are zero.
-pub(crate) fn gather<'p>(
-    layout: &PanelLayout,
-    bytes: &[u8],
-    source: Source<'_>,
-    n_rows: usize,
-    g: usize,
-    panels: &'p mut GroupPanels,
-) -> (&'p [u8], usize) {
-    let n_cols = group_cols(layout, g);
-    let format = format_of(layout);
-    let size = format.group_bytes(n_cols);
-    let used = &mut panels.0[..n_rows.div_ceil(PANEL_ROWS) * size];
-    for (p, panel) in used.chunks_exact_mut(size).enumerate() {
-        let lanes = PANEL_ROWS * p..n_rows.min(PANEL_ROWS * (p + 1));
-        match (layout.form(), source) {
-            (Form::Rows, source) => {
-                let before: usize = (0..g)
-                    .map(|g| format.row_bytes(group_cols(layout, g)))
-                    .sum();
-                let row_of = |i: usize| match source {
-                    Source::From(first) => first + i,
-                    Source::Listed(rows) => rows[i] as usize,
-                };
-                if lanes.len() < PANEL_ROWS {
-                    panel.fill(0);
-                }
-                for (lane, i) in lanes.enumerate() {
-                    let row = &bytes[row_of(i) * layout.gguf_row_bytes()..][before..];
-                    put_row(&format, n_cols, lane, row, panel);
-                }
+impl<'a> Strip<'a> {
+    /// `n_rows` rows from row `first` on, a multiple of 16.
+    pub(crate) fn new(layout: &PanelLayout, bytes: &'a [u8], first: usize, n_rows: usize) -> Self {
+        let row = |i: usize| first + i;
+        Self::of_rows(layout, bytes, first, n_rows, row)
+    }
+
+    /// The rows that `listed` names, of a matrix in [`Form::Rows`].
+    pub(crate) fn listed(layout: &PanelLayout, bytes: &'a [u8], listed: &[u32]) -> Self {
+        Self::of_rows(layout, bytes, 0, listed.len(), |i| listed[i] as usize)
+    }
+
+    fn of_rows(
+        layout: &PanelLayout,
+        bytes: &'a [u8],
+        first: usize,
+        n_rows: usize,
+        row: impl Fn(usize) -> usize,
+    ) -> Self {
+        let mut rows = [bytes.as_ptr(); STRIP_ROWS];
+        if layout.form() == Form::Rows {
+            let n_lanes = n_rows.next_multiple_of(PANEL_ROWS);
+            for (i, at) in rows[..n_lanes].iter_mut().enumerate() {
+                let row = row(i.min(n_rows - 1));
+                *at = bytes[row * layout.gguf_row_bytes()..][..layout.gguf_row_bytes()].as_ptr();
             }
-            (Form::Neurons, Source::From(first)) => {
-                neurons_panel(layout, bytes, first / PANEL_ROWS + p, g, panel);
-            }
-            _ => unreachable!("only rows are listed, and panels are not gathered"),
+        }
+        Self {
+            layout: *layout,
+            format: format_of(layout),
+            bytes,
+            first,
+            rows,
+            n_rows,
         }
     }
-    (used, n_cols)
+
+    pub(crate) const fn n_rows(&self) -> usize {
+        self.n_rows
+    }
+
+    /// Prefetches part `part` of `n_parts` of its rows; in [`Form::Neurons`] nothing.
+    pub(crate) fn prefetch(&self, part: usize, n_parts: usize) {
+        if self.layout.form() == Form::Rows {
+            let range = self.n_rows * part / n_parts..self.n_rows * (part + 1) / n_parts;
+            for row in &self.rows[range] {
+                prefetch_to_l2(*row, self.layout.gguf_row_bytes());
+            }
+        }
+    }
+
+    /// Makes panels of columns `256 g` up to `256 (g + 1)`; returns them and the number of columns.
+    pub(crate) fn gather<'p>(
+        &self,
+        g: usize,
+        panels: &'p mut GroupPanels,
+        transpose: Option<&Transpose>,
+    ) -> (&'p [u8], usize) {
+        let n_cols = group_cols(&self.layout, g);
+        let size = self.format.group_bytes(n_cols);
+        let used = &mut panels.0[..self.n_rows.div_ceil(PANEL_ROWS) * size];
+        let before = g * self.format.row_bytes(GROUP);
+        for (p, panel) in used.chunks_exact_mut(size).enumerate() {
+            if self.layout.form() == Form::Neurons {
+                let number = self.first / PANEL_ROWS + p;
+                neurons_panel(&self.layout, self.bytes, number, g, panel);
+                continue;
+            }
+            let rows = self.rows.as_chunks().0[p].map(|row| row.wrapping_add(before));
+            // SAFETY: each points into a row of the matrix, which was checked to be whole; the group is in it.
+            unsafe { put_rows(&self.format, n_cols, &rows, panel, transpose) };
+        }
+        (used, n_cols)
+    }
 }
 
 /// The format of a matrix in a form other than panels.
@@ -97,6 +136,63 @@ pub(super) fn put_row(
         (lines.as_chunks_mut::<LINE_BYTES>().0.iter_mut()).zip(row.as_chunks::<4>().0)
     {
         line[4 * lane..][..4].copy_from_slice(word);
+    }
+}
+
+/// How rows become lines.
+#[derive(Clone, Copy)]
+pub(crate) struct Transpose {
+    /// Writes lines from rows: 16 bytes of each make four lines, as often as the number says.
+    pub(crate) rows: unsafe fn(&[*const u8; PANEL_ROWS], usize, *mut [u8; LINE_BYTES]),
+    /// Writes the lower halves of each line's 32-bit words, then the upper ones.
+    pub(crate) words: unsafe fn(&[[u8; LINE_BYTES]], *mut u8),
+    /// Writes the first bytes of each line's 32-bit words, then the second ones, …
+    pub(crate) bytes: unsafe fn(&[[u8; LINE_BYTES]], *mut u8),
+}
+
+/// Writes a group of 16 rows into their lanes.
+///
+/// # Safety
+/// - A group is readable at each of `rows`; the CPU has what `transpose` needs.
+unsafe fn put_rows(
+    format: &GroupFormat,
+    n_cols: usize,
+    rows: &[*const u8; PANEL_ROWS],
+    panel: &mut [u8],
+    transpose: Option<&Transpose>,
+) {
+    let n_lines = format.line_bytes(n_cols) / LINE_BYTES;
+    let Some(transpose) = transpose.filter(|_| n_lines.is_multiple_of(4)) else {
+        for (lane, row) in rows.iter().enumerate() {
+            // SAFETY: by the caller.
+            let row = unsafe { core::slice::from_raw_parts(*row, format.row_bytes(n_cols)) };
+            put_row(format, n_cols, lane, row, panel);
+        }
+        return;
+    };
+    assert!(panel.len() == format.group_bytes(n_cols) && n_lines >= 4);
+    let [(words_at, n_words), (bytes_at, n_bytes)] = format.words_and_bytes(n_cols);
+    let panel = panel.as_mut_ptr();
+    let mut numbers = [const { MaybeUninit::<[u8; LINE_BYTES]>::uninit() }; 8];
+    let lines_of = numbers.as_mut_ptr().cast();
+    // In this order: whole lines are written, and what comes later is behind.
+    // SAFETY: rows have 16 bytes for each piece, those of lines among them; there are 8 lines, and at most 32 bytes of
+    // numbers; of a panel at least four lines follow the head. The CPU has the features, by the caller.
+    unsafe {
+        if n_words > 0 {
+            let n = n_words.div_ceil(2);
+            (transpose.rows)(rows, n.div_ceil(4), lines_of);
+            (transpose.words)(numbers[..n].assume_init_ref(), panel.add(words_at));
+        }
+        if n_bytes > 0 {
+            let n = n_bytes.div_ceil(4);
+            let rows = rows.map(|row| row.add(2 * n_words));
+            (transpose.rows)(&rows, n.div_ceil(4), lines_of);
+            (transpose.bytes)(numbers[..n].assume_init_ref(), panel.add(bytes_at));
+        }
+        let rows = rows.map(|row| row.add(2 * n_words + n_bytes));
+        let lines = panel.add(format.head_bytes(n_cols)).cast();
+        (transpose.rows)(&rows, n_lines / 4, lines);
     }
 }
 
@@ -201,9 +297,9 @@ pub(super) fn unpack_band(layout: &PanelLayout, first: usize, bytes: &[u8], rows
     let panels = layout.in_panels();
     let row_bytes = layout.gguf_row_bytes();
     let mut room = GroupPanels::EMPTY;
+    let strip = Strip::new(layout, bytes, first, PANEL_ROWS);
     for g in 0..layout.n_cols().div_ceil(GROUP) {
-        let source = Source::From(first);
-        let (panel, n_cols) = gather(layout, bytes, source, PANEL_ROWS, g, &mut room);
+        let (panel, n_cols) = strip.gather(g, &mut room, None);
         let gguf_bytes = panels.gguf_bytes(n_cols);
         for (lane, row) in rows.chunks_exact_mut(row_bytes).enumerate() {
             let blocks = &mut row[panels.gguf_bytes(g * GROUP)..][..gguf_bytes];

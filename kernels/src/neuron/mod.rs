@@ -30,11 +30,11 @@ mod groups;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use groups::{GroupPanels, STRIP_ROWS, Source, gather};
+pub(crate) use codes::{CHUNK, Chunks, Plane};
+pub(crate) use groups::{GroupPanels, STRIP_ROWS, Strip, Transpose};
 
 use crate::contract::GROUP;
 use crate::panel::{PANEL_ALIGN, PANEL_ROWS, PanelError, PanelLayout};
-use codes::CHUNK;
 use format::GroupFormat;
 
 /// How the numbers and codes of a matrix are ordered.

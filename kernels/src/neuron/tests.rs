@@ -1,9 +1,9 @@
 //! Both forms hold exactly what GGUF rows hold, and their products have the bits of panels.
 
 use super::*;
-use crate::WeightType;
 use crate::table::{Matmul, Store};
 use crate::tests::{Aligned, Matrix, Noise, bits, quantized, scalar, tables};
+use crate::{KernelTable, WeightType};
 extern crate std;
 use std::vec;
 use std::vec::Vec;
@@ -138,6 +138,10 @@ fn products_have_the_bits_of_panels() {
                     let found = matrix.multiply(table, &rows, n_tokens, Store::Set);
                     let case = (ty, n_rows, n_cols, n_tokens, form, table.name());
                     assert!(bits(&found) == bits(&expected), "{case:?}");
+                    if form == Form::Neurons {
+                        let found = skipping(table, &matrix, &rows, n_tokens);
+                        assert!(bits(&found) == bits(&expected), "skipping: {case:?}");
+                    }
                 }
             }
         }
@@ -171,6 +175,50 @@ fn listed_rows_are_those_of_the_matrix() {
                         let expected: Vec<_> = listed.iter().map(of).collect();
                         assert_eq!(bits(out), bits(&expected), "{ty:?} {}", table.name());
                     }
+                }
+            }
+        }
+    }
+}
+
+/// The product in two ranges of rows, as two workers would share it.
+fn skipping(table: &KernelTable, matrix: &Matrix, rows: &Aligned, n_tokens: usize) -> Vec<f32> {
+    let n_rows = matrix.layout.n_rows();
+    let mut out = vec![0.25f32; n_tokens * n_rows];
+    let split = (n_rows / 2).next_multiple_of(CHUNK).min(n_rows);
+    for range in [0..split, split..n_rows]
+        .into_iter()
+        .filter(|range| !range.is_empty())
+    {
+        let args = Matmul {
+            out: out[range.start..].as_mut_ptr(),
+            rows: range.into(),
+            ..matrix.product(rows, n_tokens)
+        };
+        // SAFETY: `out` has tokens × rows elements and is exclusively borrowed.
+        unsafe { table.matmul_skipping(&args) };
+    }
+    out
+}
+
+#[test]
+fn rows_that_are_not_finite_stay_so() {
+    let mut noise = Noise(74);
+    for ty in types() {
+        let (n_rows, n_cols) = (160, 2 * ty.ggml().block_len().max(128));
+        let panels = Matrix::random(ty, n_rows, n_cols, &mut noise);
+        let matrix = in_form(&panels, Form::Neurons);
+        for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, 1e-42] {
+            let mut x = sparse_rows(2, n_cols, &mut noise);
+            x[7] = value;
+            let rows = quantized(scalar(), &panels.activation_layout(), &x);
+            let expected = panels.multiply(scalar(), &rows, 2, Store::Set);
+            for table in tables() {
+                let found = skipping(table, &matrix, &rows, 2);
+                for (found, expected) in found.iter().zip(&expected) {
+                    let same = found.to_bits() == expected.to_bits();
+                    let both_nan = found.is_nan() && expected.is_nan();
+                    assert!(same || both_nan, "{ty:?} {value} {}", table.name());
                 }
             }
         }

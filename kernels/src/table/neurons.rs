@@ -3,7 +3,9 @@
 
 use super::{KernelTable, Matmul, Store, TileRange};
 use crate::contract::GROUP;
-use crate::neuron::{Form, GroupPanels, STRIP_ROWS, Source, gather};
+use crate::neuron::{CHUNK, Form, GroupPanels, STRIP_ROWS, Strip};
+use crate::panel::PANEL_ROWS;
+use crate::vector::neurons;
 
 impl KernelTable {
     /// [`Self::matmul`] of the rows that `rows` lists instead of `args.rows`: element (token t, i) is the product with
@@ -21,10 +23,38 @@ impl KernelTable {
             rows.iter()
                 .all(|&row| (row as usize) < args.layout.n_rows())
         );
-        for (i, rows) in rows.chunks(STRIP_ROWS).enumerate() {
-            let out = args.out.wrapping_add(i * STRIP_ROWS);
-            // SAFETY: by the caller; the rows are the matrix's.
-            unsafe { self.strip(args, Source::Listed(rows), rows.len(), out) };
+        let step = strip_rows(args);
+        let strip = |first: usize| {
+            let rows = rows.get(first..).unwrap_or_default();
+            Strip::listed(&args.layout, args.panels, &rows[..step.min(rows.len())])
+        };
+        // SAFETY: by the caller; the rows are the matrix's.
+        unsafe { self.strips(args, step, rows.len(), strip) };
+    }
+
+    /// [`Self::matmul`] with a matrix in [`Form::Neurons`], of which columns whose activation codes are 0 are not read:
+    /// the same bits.
+    ///
+    /// # Safety
+    /// - As [`Self::matmul`].
+    ///
+    /// # Panics
+    /// As [`Self::matmul`]; if the matrix has another form, the rows do not start at a multiple of
+    /// [`PanelLayout::strip_rows`](crate::PanelLayout::strip_rows) or end at one, or at the matrix's end, or outputs are
+    /// added.
+    pub unsafe fn matmul_skipping(&self, args: &Matmul<'_>) {
+        self.check_matmul(args);
+        assert_eq!(args.layout.form(), Form::Neurons);
+        assert_ne!(args.store, Store::Add);
+        let TileRange { start, end } = args.rows;
+        assert!(start.is_multiple_of(CHUNK));
+        assert!(end.is_multiple_of(CHUNK) || end == args.layout.n_rows());
+        match (self.skip)(args.layout.ty()) {
+            // SAFETY: holding the table proves the features; the tile is within its operands; the caller vouches for
+            // `out`.
+            Some(skip) => unsafe { neurons::products(args, &skip) },
+            // SAFETY: as above.
+            None => unsafe { self.matmul_by_neuron(args) },
         }
     }
 
@@ -36,22 +66,55 @@ impl KernelTable {
     #[inline(never)]
     pub(super) unsafe fn matmul_by_neuron(&self, args: &Matmul<'_>) {
         let TileRange { start, end } = args.rows;
-        for row in (start..end).step_by(STRIP_ROWS) {
-            let out = args.out.wrapping_add(row - start);
-            let n_rows = (end - row).min(STRIP_ROWS);
-            // SAFETY: by the caller; the rows are within the tile.
-            unsafe { self.strip(args, Source::From(row), n_rows, out) };
+        let step = strip_rows(args);
+        let strip = |first: usize| {
+            let row = end.min(start + first);
+            Strip::new(&args.layout, args.panels, row, step.min(end - row))
+        };
+        // SAFETY: by the caller; the rows are within the tile.
+        unsafe { self.strips(args, step, end - start, strip) };
+    }
+
+    /// Multiplies `n_rows` rows in strips of `step`; `strip` makes the one from a row on, empty past the last.
+    ///
+    /// # Safety
+    /// - As [`Self::matmul`], for the rows that `strip` gives.
+    unsafe fn strips<'a>(
+        &self,
+        args: &Matmul<'_>,
+        step: usize,
+        n_rows: usize,
+        strip: impl Fn(usize) -> Strip<'a>,
+    ) {
+        let mut room = GroupPanels::EMPTY;
+        let mut strips = [strip(0), strip(step)];
+        for (i, first) in (0..n_rows).step_by(step).enumerate() {
+            let out = args.out.wrapping_add(first);
+            let (now, next) = (&strips[i % 2], &strips[(i + 1) % 2]);
+            // SAFETY: by the caller.
+            unsafe { self.strip(args, now, next, out, &mut room) };
+            strips[i % 2] = strip(first + 2 * step);
         }
     }
 
+    /// Multiplies the rows of a strip; prefetches the next one meanwhile.
+    ///
     /// # Safety
-    /// - As [`Self::matmul`], for `n_rows` rows of `source` and their outputs from `out` on.
-    unsafe fn strip(&self, args: &Matmul<'_>, source: Source<'_>, n_rows: usize, out: *mut f32) {
-        let mut panels = GroupPanels::EMPTY;
+    /// - As [`Self::matmul`], for the rows of `strip` and their outputs from `out` on.
+    unsafe fn strip(
+        &self,
+        args: &Matmul<'_>,
+        strip: &Strip<'_>,
+        next: &Strip<'_>,
+        out: *mut f32,
+        room: &mut GroupPanels,
+    ) {
         let acts = &args.activations;
-        for g in 0..args.layout.n_cols().div_ceil(GROUP) {
-            let (panels, n_cols) =
-                gather(&args.layout, args.panels, source, n_rows, g, &mut panels);
+        let n_groups = args.layout.n_cols().div_ceil(GROUP);
+        let n_rows = strip.n_rows();
+        for g in 0..n_groups {
+            next.prefetch(g, n_groups);
+            let (panels, n_cols) = strip.gather(g, room, self.transpose.as_ref());
             let mut activations = *acts;
             activations.layout = acts.layout.group(g);
             let group = Matmul {
@@ -69,5 +132,13 @@ impl KernelTable {
             // SAFETY: by the caller.
             unsafe { self.matmul_in_panels(&group) };
         }
+    }
+}
+
+/// Rows of a strip: of few tokens, which wait for memory, as few as make a panel.
+const fn strip_rows(args: &Matmul<'_>) -> usize {
+    match args.tokens.end - args.tokens.start {
+        ..=4 => PANEL_ROWS,
+        _ => STRIP_ROWS,
     }
 }

@@ -32,7 +32,7 @@ macro_rules! for_every_format {
 macro_rules! reference_table {
     (
         $table:ident, $module:ident, $name:literal, $requires:expr, $fma:ty,
-        $matmul:expr, $products:expr, $attention:path, $quantizer:ty, $recurrence:path,
+        $matmul:expr, $products:expr, $skip:expr, $transpose:expr, $attention:path, $quantizer:ty, $recurrence:path,
         $lora_down:path, $lora_up:path $(, $feature:literal)?
     ) => {
         #[doc = concat!("The reference loops as the table `", $name, "`.")]
@@ -41,6 +41,8 @@ macro_rules! reference_table {
             requires: $requires,
             matmul: $matmul,
             panel_product: $products,
+            skip: $skip,
+            transpose: $transpose,
             attention: $attention,
             attention_merge: $module::attention_merge,
             quantize: $module::quantize,
@@ -198,6 +200,8 @@ reference_table!(
     Portable,
     [None; _],
     for_every_format!(scalar_table, scalar_table, scalar_table),
+    |_| None,
+    None,
     scalar_attention,
     scalar::elementwise::Loops,
     scalar_recurrence,

@@ -17,6 +17,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod lora;
+pub(crate) mod neurons;
 #[cfg(test)]
 pub(crate) mod plain;
 pub(crate) mod recurrent;

@@ -21,6 +21,7 @@ pub(crate) mod block;
 mod float;
 mod line;
 pub(crate) mod lora;
+pub(crate) mod neurons;
 pub(crate) mod recurrent;
 pub(crate) mod super_block;
 mod tile;

@@ -24,6 +24,7 @@ mod block;
 mod float;
 mod line;
 pub(crate) mod lora;
+pub(crate) mod neurons;
 mod products;
 pub(crate) mod quantize;
 pub(crate) mod recurrent;

@@ -1,0 +1,650 @@
+//! Products that read only the columns whose activation codes are not 0, of matrices in
+//! [`Form::Neurons`](crate::neuron::Form).
+//!
+//! A chunk of 128 outputs at a time: the exact dots of each sub-block, four columns interleaved into lines of panels; then
+//! the scales of all sub-blocks, in the order and with the operations of the dense product. A code of 0 adds nothing to
+//! an exact sum, so both have the same bits.
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "a kernel's safety argument is one: pointers stay inside operands that were checked"
+)]
+
+use super::rows::Int8Rows;
+use super::unpack::{Block, Line, SubBlockBytes, SuperBlock, numbers};
+use crate::activation::{BLOCK_COLS, SUM_COLS};
+use crate::args::{Matmul, Store};
+use crate::contract::GROUP;
+use crate::neuron::{CHUNK, Chunks, Plane, group_cols};
+use crate::panel::PANEL_ROWS;
+use crate::prefetch::prefetch_to_l2;
+
+/// What these products need of vectors that hold a line.
+pub(crate) trait NeuronLine: Line {
+    /// Interleaves the bytes of four vectors within each 16 bytes: of `c[0][p], c[1][p], c[2][p], c[3][p]` for
+    /// position `p = 16 k + 4 q + l`, vector `q` has in 32-bit lane `4 k + l`.
+    fn interleave(columns: [Self; 4]) -> [Self; 4];
+
+    /// Adds the dots of unsigned bytes with the four signed bytes of `q`, in every 32-bit lane.
+    fn dot(self, codes: Self, q: i32) -> Self;
+
+    /// The same integer in every lane.
+    fn ints(n: i32) -> Self;
+
+    /// `self + a · b` in integers of 32 bits.
+    fn add_product(self, a: Self, b: Self) -> Self;
+
+    /// Integers as f32.
+    fn to_floats(self) -> Self::Floats;
+
+    /// The same number in every lane.
+    fn float(x: f32) -> Self::Floats;
+
+    /// `a · b`.
+    fn product(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+
+    /// `a · b + c`, or `c - a · b`, rounded once.
+    fn fma<const NEGATIVE: bool>(a: Self::Floats, b: Self::Floats, c: Self::Floats)
+    -> Self::Floats;
+
+    /// Two vectors of two-bit numbers, of 32 bytes: `a[p]` and `b[p]` in bits 0 and 4 of byte `p`, `a[32 + p]` and
+    /// `b[32 + p]` in bits 2 and 6.
+    ///
+    /// # Safety
+    /// - 32 bytes are readable at `p`; the CPU has the features.
+    unsafe fn two_bits(p: *const u8) -> [Self; 2];
+
+    /// Two vectors of bytes that are `value` where a bit is set, of 8 bytes each.
+    ///
+    /// # Safety
+    /// - 16 bytes are readable at `p`; the CPU has the features.
+    unsafe fn one_bit(p: *const u8, value: u8) -> [Self; 2];
+}
+
+/// Four columns of a sub-block and their codes; fewer have others beside them with code 0.
+#[derive(Clone, Copy)]
+pub(crate) struct Four {
+    columns: [u8; 4],
+    q: [i8; 4],
+}
+
+/// The columns of a group whose codes are not 0, by sub-block.
+struct Active {
+    fours: [Four; GROUP / 4],
+    /// Where the fours of each sub-block end.
+    ends: [u8; 16],
+}
+
+impl Active {
+    const EMPTY: Self = Self {
+        fours: [Four {
+            columns: [0; 4],
+            q: [0; 4],
+        }; GROUP / 4],
+        ends: [0; _],
+    };
+
+    /// Finds the columns of a group of `n_cols` columns, in sub-blocks of `sub_cols`.
+    fn find(&mut self, q: &[i8; GROUP], n_cols: usize, sub_cols: usize) {
+        let mut n = 0;
+        for (s, first) in (0..n_cols).step_by(sub_cols).enumerate() {
+            let mut found = 0;
+            let sub_block = &q[first..first + sub_cols];
+            for (i, eight) in sub_block.as_chunks::<8>().0.iter().enumerate() {
+                let word = u64::from_le_bytes(eight.map(i8::cast_unsigned));
+                // The highest bit of each byte that is not 0.
+                const LOW: u64 = u64::MAX / 255 * 0x7f;
+                let mut bits = ((word & LOW) + LOW | word) & !LOW;
+                while bits != 0 {
+                    let at = bits.trailing_zeros() as usize / 8;
+                    bits &= bits - 1;
+                    let column = (first + 8 * i + at).to_le_bytes()[0];
+                    let four = &mut self.fours[n + found / 4];
+                    if found.is_multiple_of(4) {
+                        *four = Four {
+                            columns: [column; 4],
+                            q: [0; 4],
+                        };
+                    }
+                    four.columns[found % 4] = column;
+                    four.q[found % 4] = eight[at];
+                    found += 1;
+                }
+            }
+            n += found.div_ceil(4);
+            self.ends[s] = n.to_le_bytes()[0];
+        }
+    }
+
+    /// The fours of sub-block `s`.
+    fn of(&self, s: usize) -> &[Four] {
+        let start = s.checked_sub(1).map_or(0, |s| self.ends[s].into());
+        &self.fours[start..self.ends[s].into()]
+    }
+}
+
+/// Tokens whose columns are found together: they share what is read.
+const TOKENS: usize = 8;
+
+/// Dots of a sub-block with a chunk of outputs, by panel.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct Dots([[i32; PANEL_ROWS]; CHUNK / PANEL_ROWS]);
+
+impl Dots {
+    const EMPTY: Self = Self([[0; _]; _]);
+}
+
+/// The columns of a chunk, in which its codes lie.
+#[derive(Clone, Copy)]
+pub(crate) struct Columns {
+    /// The first one's codes.
+    at: *const u8,
+    /// Bytes from one to the next.
+    stride: usize,
+    /// How far ahead to prefetch, in bytes; 0 for not at all.
+    ahead: usize,
+    table: Option<&'static [u8; 16]>,
+}
+
+/// Adds the dots of some columns to those of a chunk.
+pub(crate) type DotsFn = unsafe fn(&Columns, &[Four], i32, &mut Dots);
+
+/// Scales dots and adds them to the outputs of a panel: its head, the number of sub-blocks, the panel's dots of the first
+/// of them (those of the next are [`CHUNK`] further), the token's group, outputs.
+pub(crate) type FinishFn = unsafe fn(&[u8], usize, *const [i32; PANEL_ROWS], &Int8Rows, *mut f32);
+
+/// What the products of one type need.
+pub(crate) struct Skip {
+    /// Dots of whole chunks, and of columns as bytes.
+    pub(crate) dots: [DotsFn; 2],
+    pub(crate) finish: FinishFn,
+    pub(crate) per_32: bool,
+    pub(crate) sub_cols: usize,
+    pub(crate) offset: i32,
+    pub(crate) table: Option<&'static [u8; 16]>,
+}
+
+/// # Safety
+/// - The contract of [`crate::KernelTable::matmul_skipping`], whose checks have passed; the CPU has what `skip`'s functions
+///   need.
+pub(crate) unsafe fn products(args: &Matmul<'_>, skip: &Skip) {
+    let n_tokens = args.tokens.end - args.tokens.start;
+    for first in (0..n_tokens).step_by(TOKENS) {
+        let tokens = args.tokens.start + first..args.tokens.start + n_tokens.min(first + TOKENS);
+        let part = Matmul {
+            out: args.out.wrapping_add(first * args.out_stride),
+            tokens: tokens.into(),
+            ..*args
+        };
+        // SAFETY: by the caller.
+        unsafe { few_tokens(&part, skip) };
+    }
+}
+
+/// # Safety
+/// - As [`products`], for at most [`TOKENS`] tokens.
+#[inline(never)]
+unsafe fn few_tokens(args: &Matmul<'_>, skip: &Skip) {
+    let n_tokens = args.tokens.end - args.tokens.start;
+    let n_rows = args.rows.end - args.rows.start;
+    if args.store == Store::Set {
+        for t in 0..n_tokens {
+            let out = args.out.wrapping_add(t * args.out_stride);
+            // SAFETY: the outputs are writable, by the caller.
+            unsafe { core::slice::from_raw_parts_mut(out, n_rows).fill(0.0) };
+        }
+    }
+    let chunks = Chunks::new(&args.layout);
+    let mut active = [const { [const { Active::EMPTY }; TOKENS] }; 2];
+    let mut dots = [Dots::EMPTY; 16];
+    let n_groups = args.layout.n_cols().div_ceil(GROUP);
+    let x = Int8Rows::new(args, args.tokens.start, skip.per_32);
+    for g in 0..=n_groups {
+        let [now, next] = &mut active;
+        if g < n_groups {
+            for (t, next) in next[..n_tokens].iter_mut().enumerate() {
+                let x = group_of(&x, skip.per_32, g).tokens(t);
+                // SAFETY: rows have whole groups of codes.
+                let q = unsafe { &*x.q.cast::<[i8; GROUP]>() };
+                next.find(q, group_cols(&args.layout, g), skip.sub_cols);
+                chunks.prefetch_group(args, g, next);
+            }
+        }
+        if g > 0 {
+            // SAFETY: by the caller.
+            unsafe { group(args, skip, &chunks, g - 1, &now[..n_tokens], &mut dots) };
+        }
+        active.swap(0, 1);
+    }
+}
+
+/// The rows from group `g` on.
+fn group_of(x: &Int8Rows, per_32: bool, g: usize) -> Int8Rows {
+    match per_32 {
+        true => x.skip_blocks(GROUP / BLOCK_COLS * g),
+        false => x.skip_groups(g),
+    }
+}
+
+impl Chunks {
+    /// Prefetches the first lines of a group's columns.
+    fn prefetch_group(&self, args: &Matmul<'_>, g: usize, active: &Active) {
+        let (at, stride) = self.columns(args.rows.start, g * GROUP);
+        let base = args.panels.as_ptr().wrapping_add(at);
+        let n = usize::from(active.ends[15].max(active.ends[7]));
+        for four in &active.fours[..n] {
+            for column in four.columns {
+                prefetch_to_l2(
+                    base.wrapping_add(usize::from(column) * stride),
+                    2 * self.bytes(CHUNK),
+                );
+            }
+        }
+    }
+}
+
+/// The products of a group.
+///
+/// # Safety
+/// - As [`few_tokens`].
+unsafe fn group(
+    args: &Matmul<'_>,
+    skip: &Skip,
+    chunks: &Chunks,
+    g: usize,
+    active: &[Active],
+    dots: &mut [Dots; 16],
+) {
+    let x = group_of(
+        &Int8Rows::new(args, args.tokens.start, skip.per_32),
+        skip.per_32,
+        g,
+    );
+    let n_subs = group_cols(&args.layout, g) / skip.sub_cols;
+    for first in (args.rows.start..args.rows.end).step_by(CHUNK) {
+        let n_outputs = (args.layout.n_rows() - first).min(CHUNK);
+        let (at, stride) = chunks.columns(first, g * GROUP);
+        let ahead = 2 * chunks.bytes(CHUNK);
+        let columns = Columns {
+            at: args.panels[at..].as_ptr(),
+            stride,
+            ahead: if first + 2 * CHUNK < args.rows.end {
+                ahead
+            } else {
+                0
+            },
+            table: skip.table,
+        };
+        for (t, active) in active.iter().enumerate() {
+            let x = x.tokens(t);
+            for (s, dots) in dots[..n_subs].iter_mut().enumerate() {
+                // SAFETY: rows have whole groups of sums.
+                let start = -skip.offset * unsafe { sum(&x, skip.sub_cols, s) };
+                let fours = active.of(s);
+                // SAFETY: the chunk's columns are in the matrix; the CPU has the features.
+                unsafe {
+                    if n_outputs == CHUNK {
+                        (skip.dots[0])(&columns, fours, start, dots);
+                    } else {
+                        partial(chunks, &columns, n_outputs, fours, start, skip, dots);
+                    }
+                }
+            }
+            for p in 0..n_outputs / PANEL_ROWS {
+                let row = first + p * PANEL_ROWS;
+                let out = args
+                    .out
+                    .wrapping_add(t * args.out_stride + row - args.rows.start);
+                let head = &args.panels[chunks.head(&args.layout, row / PANEL_ROWS, g)..];
+                // SAFETY: the outputs are writable; the CPU has the features.
+                unsafe { (skip.finish)(head, n_subs, &raw const dots[0].0[p], &x, out) };
+            }
+        }
+    }
+}
+
+/// The sum of the codes of sub-block `s`.
+///
+/// # Safety
+/// - A group is readable at `x`.
+#[inline(always)]
+unsafe fn sum(x: &Int8Rows, sub_cols: usize, s: usize) -> i32 {
+    let sums: *const i16 = x.sums.cast();
+    // SAFETY: a group has 16 sums.
+    unsafe {
+        match sub_cols {
+            SUM_COLS => sums.add(s).read().into(),
+            _ => i32::from(sums.add(2 * s).read()) + i32::from(sums.add(2 * s + 1).read()),
+        }
+    }
+}
+
+/// Dots of the last chunk, which has fewer outputs: its columns are first widened to bytes.
+///
+/// # Safety
+/// - As [`group`].
+#[inline(never)]
+unsafe fn partial(
+    chunks: &Chunks,
+    columns: &Columns,
+    n_outputs: usize,
+    fours: &[Four],
+    start: i32,
+    skip: &Skip,
+    dots: &mut Dots,
+) {
+    let mut wide = [[0u8; CHUNK]; 4];
+    // SAFETY: no columns; the CPU has the features.
+    unsafe { (skip.dots[1])(columns, &[], start, dots) };
+    for four in fours {
+        for (wide, column) in wide.iter_mut().zip(four.columns) {
+            let at = columns
+                .at
+                .wrapping_add(usize::from(column) * columns.stride);
+            // SAFETY: the chunk of this column is in the matrix.
+            let chunk = unsafe { core::slice::from_raw_parts(at, chunks.bytes(n_outputs)) };
+            chunks.widen(n_outputs, chunk, wide);
+        }
+        let columns = Columns {
+            at: wide.as_ptr().cast(),
+            stride: CHUNK,
+            ahead: 0,
+            table: columns.table,
+        };
+        let four = Four {
+            columns: [0, 1, 2, 3],
+            q: four.q,
+        };
+        let mut more = Dots::EMPTY;
+        // SAFETY: four columns of bytes; the CPU has the features.
+        unsafe { (skip.dots[1])(&columns, &[four], 0, &mut more) };
+        for (dot, more) in dots
+            .0
+            .as_flattened_mut()
+            .iter_mut()
+            .zip(more.0.as_flattened())
+        {
+            *dot += more;
+        }
+    }
+}
+
+/// The dots of some columns with a whole chunk, from `start` on.
+///
+/// # Safety
+/// - The columns' chunks are readable; the CPU has the features of `L`.
+#[inline(always)]
+pub(crate) unsafe fn dots<L: NeuronLine, const PLANES: u8>(
+    columns: &Columns,
+    fours: &[Four],
+    start: i32,
+    out: &mut Dots,
+) {
+    let mut acc = [L::ints(start); 8];
+    let (low, bytes) = (L::splat(0xf), Plane::chunk_bytes(PLANES));
+    for four in fours {
+        let mut at = [columns.at; 4];
+        for (at, column) in at.iter_mut().zip(four.columns) {
+            *at = columns
+                .at
+                .wrapping_add(usize::from(column) * columns.stride);
+            if columns.ahead > 0 {
+                prefetch_to_l2(at.wrapping_add(columns.ahead), bytes);
+            }
+        }
+        let q = i32::from_le_bytes(four.q.map(i8::cast_unsigned));
+        // SAFETY: by the caller.
+        unsafe {
+            let (mut a, mut b);
+            if PLANES == Plane::NIBBLES {
+                let both = L::interleave([
+                    L::load(at[0]),
+                    L::load(at[1]),
+                    L::load(at[2]),
+                    L::load(at[3]),
+                ]);
+                (a, b) = (both, both);
+                for (a, b) in a.iter_mut().zip(&mut b) {
+                    (*a, *b) = (a.and(low), b.shift(-4).and(low));
+                }
+            } else {
+                let mut codes = [[low; 4]; 2];
+                for (j, at) in at.into_iter().enumerate() {
+                    [codes[0][j], codes[1][j]] = widened::<L, PLANES>(at);
+                }
+                (a, b) = (L::interleave(codes[0]), L::interleave(codes[1]));
+            }
+            if let Some(table) = columns.table {
+                for line in a.iter_mut().chain(&mut b) {
+                    *line = line.lookup(table);
+                }
+            }
+            for (acc, line) in acc.iter_mut().zip(a.into_iter().chain(b)) {
+                *acc = acc.dot(line, q);
+            }
+        }
+    }
+    for (acc, out) in acc.into_iter().zip(&mut out.0) {
+        // SAFETY: 16 integers; by the caller.
+        unsafe { acc.store(out.as_mut_ptr().cast()) };
+    }
+}
+
+/// The codes of both halves of a column's chunk, as bytes.
+///
+/// # Safety
+/// - As [`dots`].
+#[inline(always)]
+unsafe fn widened<L: NeuronLine, const PLANES: u8>(at: *const u8) -> [L; 2] {
+    // SAFETY: by the caller.
+    unsafe {
+        match PLANES {
+            Plane::BYTES => [L::load(at), L::load(at.add(64))],
+            Plane::FIVE => or(nibbles(at), L::one_bit(at.add(64), 0x10)),
+            Plane::SIX => {
+                let high = L::two_bits(at.add(64));
+                or(nibbles(at), [high[0].shift(4), high[1].shift(4)])
+            }
+            Plane::THREE => or(L::two_bits(at), L::one_bit(at.add(32), 4)),
+            _ => L::two_bits(at),
+        }
+    }
+}
+
+/// # Safety
+/// - 64 bytes are readable at `at`; the CPU has the features of `L`.
+#[inline(always)]
+unsafe fn nibbles<L: Line>(at: *const u8) -> [L; 2] {
+    let low = L::splat(0xf);
+    // SAFETY: by the caller.
+    let both = unsafe { L::load(at) };
+    [both.and(low), both.shift(-4).and(low)]
+}
+
+#[inline(always)]
+fn or<L: Line>(a: [L; 2], b: [L; 2]) -> [L; 2] {
+    [a[0].or(b[0]), a[1].or(b[1])]
+}
+
+/// [`Skip::finish`] of a type with a scale per 32 columns.
+///
+/// # Safety
+/// - As there; the CPU has the features of `L`.
+#[inline(always)]
+pub(crate) unsafe fn finish_blocks<L: NeuronLine, B: Block>(
+    head: &[u8],
+    n_blocks: usize,
+    dots: *const [i32; PANEL_ROWS],
+    x: &Int8Rows,
+    out: *mut f32,
+) {
+    // SAFETY: by the caller.
+    unsafe {
+        let lanes: *mut [f32; PANEL_ROWS] = out.cast();
+        let mut acc = L::floats(&*lanes);
+        let (block_bytes, _) = B::offsets(GROUP, 1);
+        for b in 0..n_blocks {
+            let numbers = head[b * block_bytes..].as_ptr();
+            let d = L::float(x.d.cast::<f32>().add(b).read());
+            let dots = L::load(dots.add(8 * b).cast());
+            acc = L::fma::<false>(
+                L::product(B::scales::<L>(numbers), d),
+                dots.to_floats(),
+                acc,
+            );
+            if B::MIN {
+                let sum = L::ints(sum(x, BLOCK_COLS, b)).to_floats();
+                let m = L::halves(numbers.add(2 * PANEL_ROWS));
+                acc = L::fma::<false>(L::product(m, d), sum, acc);
+            }
+        }
+        L::store_floats(acc, &mut *lanes);
+    }
+}
+
+/// [`Skip::finish`] of a type with exact sums over 256 columns.
+///
+/// # Safety
+/// - As there; the CPU has the features of `L`.
+#[inline(always)]
+pub(crate) unsafe fn finish_super_block<L: NeuronLine, B: SuperBlock>(
+    head: &[u8],
+    n_subs: usize,
+    dots: *const [i32; PANEL_ROWS],
+    x: &Int8Rows,
+    out: *mut f32,
+) {
+    // SAFETY: by the caller.
+    unsafe {
+        let lanes: *mut [f32; PANEL_ROWS] = out.cast();
+        let mut of_subs = [SubBlockBytes::EMPTY; 2];
+        B::scale_lines::<L>(&head[B::start(GROUP, 0)..], &mut of_subs);
+        let [scales, mins] = &of_subs;
+        let (mut total, mut min_total) = (L::ints(0), L::ints(0));
+        for s in 0..n_subs {
+            total = total.add_product(L::load(dots.add(8 * s).cast()), scales.widen(s));
+            if B::MIN {
+                min_total = min_total.add_product(L::ints(sum(x, B::SUB_COLS, s)), mins.widen(s));
+            }
+        }
+        let [d, dmin] = numbers::<B, L>(head, GROUP, 0);
+        let mut t = L::fma::<false>(d, total.to_floats(), L::float(0.0));
+        if B::MIN {
+            t = L::fma::<true>(dmin, min_total.to_floats(), t);
+        }
+        let acc = L::fma::<false>(L::float((*x.numbers()).d), t, L::floats(&*lanes));
+        L::store_floats(acc, &mut *lanes);
+    }
+}
+
+/// The kernels of all types, with lines of type `$line`, compiled with `$features`: a function `skip` of a type.
+macro_rules! skip_kernels {
+    ($line:ty, $features:literal) => {
+        use crate::activation::{ActivationKinds, BLOCK_COLS};
+        use crate::neuron::Plane;
+        use crate::panel::PANEL_ROWS;
+        use crate::scalar::matmul::{IQ4_TABLE, IntegerFormat};
+        use crate::vector::neurons::{self, Columns, Dots, DotsFn, FinishFn, Four, Skip};
+        use crate::vector::rows::Int8Rows;
+        use crate::vector::unpack::{Block, SuperBlock};
+
+        /// # Safety
+        /// - As [`neurons::dots`].
+        #[target_feature(enable = $features)]
+        unsafe fn dots<const PLANES: u8>(
+            columns: &Columns,
+            fours: &[Four],
+            start: i32,
+            out: &mut Dots,
+        ) {
+            // SAFETY: by the caller.
+            unsafe { neurons::dots::<$line, PLANES>(columns, fours, start, out) };
+        }
+
+        /// # Safety
+        /// - As [`neurons::finish_blocks`].
+        #[target_feature(enable = $features)]
+        unsafe fn finish_blocks<B: Block>(
+            head: &[u8],
+            n: usize,
+            dots: *const [i32; PANEL_ROWS],
+            x: &Int8Rows,
+            out: *mut f32,
+        ) {
+            // SAFETY: by the caller.
+            unsafe { neurons::finish_blocks::<$line, B>(head, n, dots, x, out) };
+        }
+
+        /// # Safety
+        /// - As [`neurons::finish_super_block`].
+        #[target_feature(enable = $features)]
+        unsafe fn finish_super_block<B: SuperBlock>(
+            head: &[u8],
+            n: usize,
+            dots: *const [i32; PANEL_ROWS],
+            x: &Int8Rows,
+            out: *mut f32,
+        ) {
+            // SAFETY: by the caller.
+            unsafe { neurons::finish_super_block::<$line, B>(head, n, dots, x, out) };
+        }
+
+        /// The kernels of a type with integer codes.
+        pub(crate) fn skip(ty: WeightType) -> Option<Skip> {
+            const NIBBLES: DotsFn = dots::<{ Plane::NIBBLES }>;
+            const FIVE: DotsFn = dots::<{ Plane::FIVE }>;
+            let values = Some(&IQ4_TABLE);
+            let mxfp4 = Mxfp4::TABLE.as_ref();
+            let scale: FinishFn = finish_blocks::<Q4_0>;
+            let scale_and_min: FinishFn = finish_blocks::<Q4_1>;
+            let (whole, finish, sub_cols, offset, table): (DotsFn, FinishFn, _, i32, _) = match ty {
+                WeightType::Q8_0 => (dots::<{ Plane::BYTES }>, scale, BLOCK_COLS, 128, None),
+                WeightType::Q4_0 => (NIBBLES, scale, BLOCK_COLS, 8, None),
+                WeightType::Q4_1 => (NIBBLES, scale_and_min, BLOCK_COLS, 0, None),
+                WeightType::Q5_0 => (FIVE, scale, BLOCK_COLS, 16, None),
+                WeightType::Q5_1 => (FIVE, scale_and_min, BLOCK_COLS, 0, None),
+                WeightType::IQ4_NL => (NIBBLES, scale, BLOCK_COLS, 128, values),
+                WeightType::MXFP4 => (NIBBLES, finish_blocks::<Mxfp4>, BLOCK_COLS, 128, mxfp4),
+                WeightType::Q4_K => (NIBBLES, finish_super_block::<Q4K>, Q4K::SUB_COLS, 0, None),
+                WeightType::Q5_K => (FIVE, finish_super_block::<Q5K>, Q5K::SUB_COLS, 0, None),
+                WeightType::Q6_K => (
+                    dots::<{ Plane::SIX }>,
+                    finish_super_block::<Q6K>,
+                    Q6K::SUB_COLS,
+                    Q6K::OFFSET.into(),
+                    None,
+                ),
+                WeightType::Q3_K => (
+                    dots::<{ Plane::THREE }>,
+                    finish_super_block::<Q3K>,
+                    Q3K::SUB_COLS,
+                    Q3K::OFFSET.into(),
+                    None,
+                ),
+                WeightType::Q2_K => (
+                    dots::<{ Plane::TWO }>,
+                    finish_super_block::<Q2K>,
+                    Q2K::SUB_COLS,
+                    Q2K::OFFSET.into(),
+                    None,
+                ),
+                WeightType::IQ4_XS => {
+                    let finish = finish_super_block::<Iq4Xs>;
+                    (NIBBLES, finish, Iq4Xs::SUB_COLS, 128, values)
+                }
+                _ => return None,
+            };
+            let kinds = ActivationKinds::for_weights(ty);
+            Some(Skip {
+                dots: [whole, dots::<{ Plane::BYTES }>],
+                finish,
+                per_32: kinds.contains(ActivationKinds::INT8_32),
+                sub_cols,
+                offset,
+                table,
+            })
+        }
+    };
+}
+
+pub(crate) use skip_kernels;
