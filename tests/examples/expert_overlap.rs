@@ -26,7 +26,7 @@ use sluice::{Limits, Model, Session, Team};
 use sluice_core::kernels::GgmlType;
 use sluice_core::team::StopFlag;
 use sluice_experts::{Steps, TraceReader};
-use sluice_make::slc::{PackOptions, SlcWatch, pack};
+use sluice_make::slc::{FfnLayout, PackOptions, SlcWatch, pack};
 use sluice_tests::build::{Random, Shape};
 use std::path::{Path, PathBuf};
 
@@ -249,6 +249,7 @@ fn make(folder: &Path, is_alike: fn(u32) -> bool) -> PathBuf {
     let options = PackOptions {
         n_threads: 2,
         verify: false,
+        ffn: FfnLayout::Panels,
     };
     let stop = StopFlag::new();
     let watch = SlcWatch::new(0, &stop, &|_| ());

@@ -10,7 +10,7 @@ use sluice::host::topology::Cores;
 use sluice::model::{LoadOptions, ModelSource};
 use sluice::session::StepHooks;
 use sluice_core::team::StopFlag;
-use sluice_make::slc::{PackOptions, SlcWatch, pack};
+use sluice_make::slc::{FfnLayout, PackOptions, SlcWatch, pack};
 use sluice_tests::run;
 use std::path::{Path, PathBuf};
 
@@ -113,6 +113,7 @@ fn packed(path: &Path, name: &str) -> PathBuf {
     let options = PackOptions {
         n_threads: 1,
         verify: false,
+        ffn: FfnLayout::Panels,
     };
     let stop = StopFlag::new();
     let watch = SlcWatch::new(0, &stop, &|_| ());

@@ -17,7 +17,7 @@ use sluice_core::kernels::GgmlType;
 use sluice_core::slc::seal;
 use sluice_core::team::StopFlag;
 use sluice_make::import::{Directory, ImportError, ImportSummary, import, link};
-use sluice_make::slc::{PackOptions, SlcWatch, pack};
+use sluice_make::slc::{FfnLayout, PackOptions, SlcWatch, pack};
 use sluice_make::uth::BlobType;
 use sluice_tests::build::{File, Shape, Vocab};
 use std::fs;
@@ -259,6 +259,7 @@ fn packed(folder: &Folder, path: &Path, name: &str) -> Vec<u8> {
     let options = PackOptions {
         n_threads: 1,
         verify: true,
+        ffn: FfnLayout::Panels,
     };
     let stop = StopFlag::new();
     let watch = SlcWatch::new(0, &stop, &|_| ());

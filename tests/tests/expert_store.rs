@@ -16,7 +16,7 @@ use sluice::session::{StepError, StepHooks};
 use sluice::{Limits, Model, Session, Team};
 use sluice_core::kernels::GgmlType;
 use sluice_core::team::StopFlag;
-use sluice_make::slc::{PackOptions, SlcWatch, pack};
+use sluice_make::slc::{FfnLayout, PackOptions, SlcWatch, pack};
 use sluice_tests::build::Shape;
 use sluice_tests::fixture;
 use std::path::{Path, PathBuf};
@@ -45,6 +45,7 @@ impl Folder {
         let options = PackOptions {
             n_threads: 1,
             verify: false,
+            ffn: FfnLayout::Panels,
         };
         let stop = StopFlag::new();
         let watch = SlcWatch::new(0, &stop, &|_| ());

@@ -18,7 +18,7 @@ use sluice_core::engine::EngineError;
 use sluice_core::gguf::source::SliceSource;
 use sluice_core::state::{SnapshotError, StateError};
 use sluice_core::team::StopFlag;
-use sluice_make::slc::{PackOptions, SlcWatch, pack};
+use sluice_make::slc::{FfnLayout, PackOptions, SlcWatch, pack};
 use sluice_make::split::{PartMax, SplitPlan};
 use sluice_tests::build::{Random, Shape};
 use std::collections::HashSet;
@@ -175,6 +175,7 @@ fn a_file_its_parts_and_its_slc_are_one_model() {
         let options = PackOptions {
             n_threads: 1,
             verify: false,
+            ffn: FfnLayout::Panels,
         };
         let stop = StopFlag::new();
         let watch = SlcWatch::new(0, &stop, &|_| ());

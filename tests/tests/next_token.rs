@@ -17,7 +17,7 @@ use sluice_core::gguf::source::SliceSource;
 use sluice_core::kernels::{CpuFeatures, GgmlType, KernelTable, KvType};
 use sluice_core::model::{Loader, ModelConfig, ModelError, ModelPlan, ModelWeights};
 use sluice_core::team::StopFlag;
-use sluice_make::slc::{PackOptions, SlcWatch, pack};
+use sluice_make::slc::{FfnLayout, PackOptions, SlcWatch, pack};
 use sluice_tests::build::{Shape, Tensor};
 use sluice_tests::fuzz;
 use sluice_tests::goldens::distance;
@@ -297,6 +297,7 @@ fn packed(file: &[u8], name: &str) -> PathBuf {
     let options = PackOptions {
         n_threads: 1,
         verify: false,
+        ffn: FfnLayout::Panels,
     };
     pack(&SliceSource(file), &gguf, output, options, &watch).unwrap();
     path

@@ -12,7 +12,7 @@ use sluice_core::kernels::KvType;
 use sluice_core::model::{ModelConfig, ModelError, ModelPlan, ModelWeights};
 use sluice_core::slc::{FileHeader, Gap, Layout, Slc, TensorHeader, seal};
 use sluice_core::team::StopFlag;
-use sluice_make::slc::{PackOptions, SlcFileError, SlcWatch, pack, unpack, verify};
+use sluice_make::slc::{FfnLayout, PackOptions, SlcFileError, SlcWatch, pack, unpack, verify};
 use sluice_tests::goldens;
 use sluice_tests::run::{self, Aligned, Room, Weights};
 use std::path::PathBuf;
@@ -43,6 +43,7 @@ fn packed(gguf_file: &[u8]) -> Vec<u8> {
     let options = PackOptions {
         n_threads: 2,
         verify: true,
+        ffn: FfnLayout::Panels,
     };
     pack(&SliceSource(gguf_file), &gguf, output, options, &watch).unwrap();
     std::fs::read(&path.0).unwrap()

@@ -11,9 +11,10 @@ use super::refs::{MatrixRef, NormKind, NormRef, RowsRef, VectorRef};
 use super::site::Site;
 use crate::gguf::{Gguf, TensorInfo};
 use crate::kernels::GgmlType;
+use crate::kernels::neuron::Form;
 use crate::kernels::panel::PanelLayout;
 use crate::memory::{ALIGN, MemoryError, MemoryPlan};
-use crate::slc::{Layout, Slc};
+use crate::slc::{Layout, Slc, TensorHeader};
 
 /// Which weights the loader puts into memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -301,8 +302,8 @@ impl<'g, 'a> Placer<'g, 'a> {
                 found,
             });
         }
-        let layout = PanelLayout::new(tensor.ty, n_rows, n_cols)
-            .map_err(|error| ModelError::Panel { name, error })?;
+        let header = self.header_in_file(index, &tensor);
+        let layout = layout_of(&tensor, name, [n_rows, n_cols], header.as_ref())?;
         let align = match self.in_place {
             Some(_) => usize::try_from(crate::slc::ALIGN).map_err(|_| MemoryError::TooLarge)?,
             None => ALIGN,
@@ -317,7 +318,13 @@ impl<'g, 'a> Placer<'g, 'a> {
                 .with_stride(stride)
                 .with_factor(factor));
         }
-        let (kind, stride) = self.stack_in_file(index, &tensor, stride)?;
+        let (kind, stride) = match header.filter(|header| header.layout.has_records()) {
+            Some(header) => {
+                let stride = usize::try_from(header.matrix_stride_bytes());
+                (header.layout, stride.map_err(|_| MemoryError::TooLarge)?)
+            }
+            None => (Layout::Stack, stride),
+        };
         let offset = self.place(index, &tensor, name, kind, bytes)?;
         let first = MatrixRef::new(&layout, offset, bias)
             .with_stride(stride)
@@ -332,22 +339,10 @@ impl<'g, 'a> Placer<'g, 'a> {
         Ok(first)
     }
 
-    /// The layout of a stack's matrices, and their distance: `stride`, unless they stay in a file with another one.
-    fn stack_in_file(
-        &self,
-        index: usize,
-        tensor: &TensorInfo<'_>,
-        stride: usize,
-    ) -> Result<(Layout, usize), ModelError> {
-        let header = self.in_place.map(|slc| slc.tensor_header(index, tensor));
-        match header.flatten() {
-            Some(header) if header.layout == Layout::ExpertRecords => {
-                let stride = usize::try_from(header.matrix_stride_bytes());
-                let stride = stride.map_err(|_| MemoryError::TooLarge)?;
-                Ok((Layout::ExpertRecords, stride))
-            }
-            _ => Ok((Layout::Stack, stride)),
-        }
+    /// The header of a tensor that stays in its file.
+    fn header_in_file(&self, index: usize, tensor: &TensorInfo<'_>) -> Option<TensorHeader> {
+        self.in_place
+            .and_then(|slc| slc.tensor_header(index, tensor))
     }
 
     /// A tensor that is looked up row by row.
@@ -391,9 +386,13 @@ impl<'g, 'a> Placer<'g, 'a> {
         let name = Name::format(format_args!("{}.weight", stem.as_str()));
         let (index, tensor) = self.find(&name)?;
         check_shape(&tensor, name, shape)?;
-        let layout = PanelLayout::new(tensor.ty, shape[0], shape[1])
-            .map_err(|error| ModelError::Panel { name, error })?;
-        let offset = self.place(index, &tensor, name, Layout::Panels, layout.bytes())?;
+        let header = self.header_in_file(index, &tensor);
+        let layout = layout_of(&tensor, name, shape, header.as_ref())?;
+        let kind = match layout.form() {
+            Form::Panels => Layout::Panels,
+            Form::Rows | Form::Neurons => Layout::Neurons,
+        };
+        let offset = self.place(index, &tensor, name, kind, layout.bytes())?;
         let bias = self.bias(stem, [1, shape[0]], placed)?;
         let factor = self.factor(stem, 1, placed)?;
         let matrix = MatrixRef::new(&layout, offset, bias).with_factor(factor);
@@ -434,4 +433,17 @@ impl<'g, 'a> Placer<'g, 'a> {
         }
         self.vector(name, n, placed).map(Some)
     }
+}
+
+/// The layout of a tensor's matrices of `n_rows` × `n_cols`, in the form that its file has them in.
+fn layout_of(
+    tensor: &TensorInfo<'_>,
+    name: Name,
+    [n_rows, n_cols]: [usize; 2],
+    header: Option<&TensorHeader>,
+) -> Result<PanelLayout, ModelError> {
+    let form = header.map_or(Form::Panels, |header| header.form);
+    PanelLayout::new(tensor.ty, n_rows, n_cols)
+        .and_then(|panels| panels.with_form(form))
+        .map_err(|error| ModelError::Panel { name, error })
 }

@@ -12,6 +12,7 @@ use super::weights::Layer;
 use crate::gguf::{Gguf, TensorInfo};
 use crate::kernels::panel::PanelLayout;
 use crate::memory::MemoryPlan;
+use crate::slc::Slc;
 
 /// How much memory the weights of a model take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +38,7 @@ pub struct ExpertMatrices {
     pub site: Site,
     /// Index of the tensor in the file.
     pub tensor: usize,
-    /// Shape and type of each expert's matrix; 2 n_ff rows if gate and up are one tensor.
+    /// Shape, type and form of each expert's matrix; 2 n_ff rows if gate and up are one tensor.
     pub layout: PanelLayout,
 }
 
@@ -107,12 +108,33 @@ impl ModelPlan {
     pub fn experts(
         gguf: &Gguf<'_>,
         config: &ModelConfig,
-        mut told: impl FnMut(ExpertMatrices),
+        told: impl FnMut(ExpertMatrices),
     ) -> Result<(), ModelError> {
         check_size(gguf, config)?;
-        let mut placer = Placer::new(gguf, config, Residency::All);
+        Self::experts_of(Placer::new(gguf, config, Residency::All), config, told)
+    }
+
+    /// [`Self::experts`] of a `.slc` file, in the forms that their matrices have there.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; a tensor that is laid out differently from what the engine reads.
+    pub fn experts_in_place(
+        slc: &Slc<'_>,
+        config: &ModelConfig,
+        told: impl FnMut(ExpertMatrices),
+    ) -> Result<(), ModelError> {
+        check_size(slc.gguf(), config)?;
+        let placer = Placer::in_place(slc, config, Residency::All);
+        Self::experts_of(placer, config, told)
+    }
+
+    fn experts_of<'a>(
+        mut placer: Placer<'_, 'a>,
+        config: &ModelConfig,
+        mut told: impl FnMut(ExpertMatrices),
+    ) -> Result<(), ModelError> {
         for layer in 0..config.n_layer() {
-            let mut placed = |tensor, _: &TensorInfo<'_>, target| {
+            let mut placed = |tensor, _: &TensorInfo<'a>, target| {
                 if let Target::OneOf(matrix, 0, Some(site)) = target {
                     told(ExpertMatrices {
                         layer,

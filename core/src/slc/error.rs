@@ -56,9 +56,11 @@ pub enum TensorProblem {
     Layout(u8),
     /// A revision of the panel format that is not supported.
     PanelRevision(u8),
+    /// A revision of the forms by row and by neuron that is not supported.
+    NeuronRevision(u8),
     /// Type or shape differ from the GGUF header's.
     NotTheGgufs,
-    /// The type or shape cannot have this layout.
+    /// The name, type or shape cannot have this layout.
     LayoutImpossible,
     /// A dimension does not fit in 32 bits.
     TooLarge,
@@ -161,14 +163,19 @@ impl fmt::Display for TensorProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Version(version) => write!(f, "version {version} is not supported (1 is)"),
-            Self::Layout(2) => f.write_str("layout 2 (neuron bundle) is not supported yet"),
             Self::Layout(layout) => write!(f, "layout {layout} is unknown"),
             Self::PanelRevision(revision) => write!(
                 f,
                 "panels of revision {revision} are not those of this build: pack the file again"
             ),
+            Self::NeuronRevision(revision) => write!(
+                f,
+                "matrices by neuron of revision {revision} are not those of this build: pack the file again"
+            ),
             Self::NotTheGgufs => f.write_str("type or shape differ from the GGUF header's"),
-            Self::LayoutImpossible => f.write_str("its type and shape cannot have this layout"),
+            Self::LayoutImpossible => {
+                f.write_str("its name, type or shape cannot have this layout")
+            }
             Self::TooLarge => f.write_str("a dimension is larger than 2^32 - 1"),
             Self::Length { stated, expected } => {
                 write!(f, "the payload has {stated} bytes, expected {expected}")

@@ -4,6 +4,7 @@ use super::error::TensorProblem;
 use super::{ALIGN, LARGE_ALIGN, LARGE_BYTES_MIN, u32_at};
 use crate::gguf::TensorInfo;
 use crate::kernels::GgmlType;
+use crate::kernels::neuron::Form;
 use crate::kernels::panel::{PANEL_ROWS, PanelLayout};
 use static_assertions::const_assert_eq;
 
@@ -15,6 +16,8 @@ pub const GAP_BYTES: usize = 32;
 pub const MATRIX_BYTES: usize = 8;
 /// Revision of the panel formats in `sluice_kernels::panel`.
 pub const PANEL_REVISION: u8 = 2;
+/// Revision of the forms in `sluice_kernels::neuron`, in addition to that of panels.
+pub const NEURON_REVISION: u8 = 1;
 /// Maximum length of a row that is laid out in panels, in elements: 16 rows are held in memory at once.
 pub const PANEL_COLUMNS_MAX: u64 = 1 << 24;
 
@@ -36,7 +39,7 @@ mod field {
     pub(super) const LEN: Range<usize> = 32..40;
     pub(super) const SCALES: Range<usize> = 40..48;
     pub(super) const TILE_ROWS: usize = 48;
-    pub(super) const RESERVED_BYTE: usize = 49;
+    pub(super) const NEURON_REVISION: usize = 49;
     pub(super) const TILE_COLS: Range<usize> = 50..52;
     pub(super) const RECORD_PAGES: Range<usize> = 52..56;
     pub(super) const CHECKSUM: Range<usize> = 56..64;
@@ -60,10 +63,14 @@ pub enum Layout {
     Raw = 0,
     /// Panels of 16 rows, then the remaining rows.
     Panels = 1,
+    /// A matrix of a feed-forward network, by row or by neuron: its name decides ([`Self::form`]).
+    Neurons = 2,
     /// The panels of several matrices, one after the other, each starting at a multiple of 4096 bytes.
     Stack = 3,
     /// A matrix for each expert, in one record with the expert's matrices from other tensors.
     ExpertRecords = 4,
+    /// As [`Self::ExpertRecords`], and in the same records, but by row or by neuron.
+    NeuronRecords = 5,
 }
 
 /// Name suffixes of tensors that hold a matrix for each head.
@@ -95,7 +102,11 @@ impl Layout {
             3 if HEADS.iter().any(|end| name.ends_with(end)) => Self::Stack,
             _ => return Self::Raw,
         };
-        if looked_up || layout.len_bytes(tensor.ty, &tensor.dims).is_none() {
+        if looked_up
+            || layout
+                .len_bytes(Form::Panels, tensor.ty, &tensor.dims)
+                .is_none()
+        {
             return Self::Raw;
         }
         layout
@@ -108,6 +119,31 @@ impl Layout {
             Self::Panels => "panels",
             Self::Stack => "stack",
             Self::ExpertRecords => "expert records",
+            Self::Neurons => "neurons",
+            Self::NeuronRecords => "neuron records",
+        }
+    }
+
+    /// Whether the tensor has a matrix in the record of each expert.
+    pub const fn has_records(self) -> bool {
+        matches!(self, Self::ExpertRecords | Self::NeuronRecords)
+    }
+
+    /// The form of the matrices of the tensor called `name` in this layout: one by row or by neuron follows from what
+    /// the matrix is in its feed-forward network. `None` if it is nothing there, and the layout is for such matrices.
+    pub fn form(self, name: &str) -> Option<Form> {
+        let is_record = match self {
+            Self::Neurons => false,
+            Self::NeuronRecords => true,
+            Self::Raw | Self::Panels | Self::Stack | Self::ExpertRecords => {
+                return Some(Form::Panels);
+            }
+        };
+        let (_, part) = name.rsplit_once(".ffn_")?;
+        match (part.strip_suffix(".weight")?, is_record) {
+            ("up" | "up_shexp", false) | ("up_exps", true) => Some(Form::Rows),
+            ("down" | "down_shexp", false) | ("down_exps", true) => Some(Form::Neurons),
+            _ => None,
         }
     }
 
@@ -115,14 +151,16 @@ impl Layout {
         match id {
             0 => Some(Self::Raw),
             1 => Some(Self::Panels),
+            2 => Some(Self::Neurons),
             3 => Some(Self::Stack),
             4 => Some(Self::ExpertRecords),
+            5 => Some(Self::NeuronRecords),
             _ => None,
         }
     }
 
-    /// Bytes of a tensor in this layout, or `None` if the layout does not apply to it.
-    fn len_bytes(self, ty: GgmlType, dims: &[u64; 4]) -> Option<u64> {
+    /// Bytes of a tensor in this layout and form, or `None` if they do not apply to it.
+    fn len_bytes(self, form: Form, ty: GgmlType, dims: &[u64; 4]) -> Option<u64> {
         let [n_cols, n_rows, n_matrices, n_outer] = *dims;
         if self == Self::Raw {
             let outer = [n_rows, n_matrices, n_outer];
@@ -131,24 +169,29 @@ impl Layout {
                 .iter()
                 .try_fold(row_bytes, |n, &dim| n.checked_mul(dim));
         }
-        let of_one = panel_layout(ty, n_rows, n_cols)?.bytes() as u64;
+        let of_one = matrix_layout(form, ty, n_rows, n_cols)?.bytes() as u64;
         match self {
-            Self::Panels if n_matrices == 1 && n_outer == 1 => Some(of_one),
-            Self::Stack | Self::ExpertRecords if n_matrices > 0 && n_outer == 1 => of_one
-                .checked_next_multiple_of(ALIGN)?
-                .checked_mul(n_matrices),
+            Self::Panels | Self::Neurons if n_matrices == 1 && n_outer == 1 => Some(of_one),
+            Self::Stack | Self::ExpertRecords | Self::NeuronRecords
+                if n_matrices > 0 && n_outer == 1 =>
+            {
+                of_one
+                    .checked_next_multiple_of(ALIGN)?
+                    .checked_mul(n_matrices)
+            }
             _ => None,
         }
     }
 }
 
-/// The panels of a matrix, if it can have them.
-fn panel_layout(ty: GgmlType, n_rows: u64, n_cols: u64) -> Option<PanelLayout> {
+/// A matrix in a form, if it can have it.
+fn matrix_layout(form: Form, ty: GgmlType, n_rows: u64, n_cols: u64) -> Option<PanelLayout> {
     if n_cols > PANEL_COLUMNS_MAX {
         return None;
     }
     let (n_rows, n_cols) = (usize::try_from(n_rows).ok()?, usize::try_from(n_cols).ok()?);
-    PanelLayout::new(ty, n_rows, n_cols).ok()
+    let panels = PanelLayout::new(ty, n_rows, n_cols).ok()?;
+    panels.with_form(form).ok()
 }
 
 /// A Unified Tensor Header: what a tensor is and where its payload is.
@@ -156,6 +199,8 @@ fn panel_layout(ty: GgmlType, n_rows: u64, n_cols: u64) -> Option<PanelLayout> {
 pub struct TensorHeader {
     /// How the payload is laid out.
     pub layout: Layout,
+    /// The form of its matrices, which layout and name decide; without effect on a raw payload.
+    pub form: Form,
     /// The elements' type.
     pub ty: GgmlType,
     /// Number of dimensions in the GGUF, 0 to 4.
@@ -184,16 +229,19 @@ impl TensorHeader {
         for (dim, of_gguf) in dims.iter_mut().zip(tensor.dims) {
             *dim = u32::try_from(of_gguf).map_err(|_| TensorProblem::TooLarge)?;
         }
-        let len_bytes = layout.len_bytes(tensor.ty, &tensor.dims);
+        let form = layout.form(tensor.name);
+        let form = form.ok_or(TensorProblem::LayoutImpossible)?;
+        let len_bytes = layout.len_bytes(form, tensor.ty, &tensor.dims);
         let len_bytes = len_bytes.ok_or(TensorProblem::LayoutImpossible)?;
         let offset = from.checked_next_multiple_of(alignment(len_bytes));
         let end = offset.and_then(|offset| offset.checked_add(len_bytes));
-        let record_pages = match layout {
-            Layout::ExpertRecords => u32::try_from(len_bytes / tensor.dims[2] / ALIGN),
-            Layout::Raw | Layout::Panels | Layout::Stack => Ok(0),
+        let record_pages = match layout.has_records() {
+            true => u32::try_from(len_bytes / tensor.dims[2] / ALIGN),
+            false => Ok(0),
         };
         Ok(Self {
             layout,
+            form,
             ty: tensor.ty,
             // At most `DIMS_MAX`.
             n_dims: u8::try_from(tensor.n_dims).map_err(|_| TensorProblem::TooLarge)?,
@@ -207,9 +255,9 @@ impl TensorHeader {
 
     /// The number of its matrices that have checksums of their own.
     pub fn n_checksums(&self) -> u64 {
-        match self.layout {
-            Layout::ExpertRecords => self.n_matrices(),
-            _ => 0,
+        match self.layout.has_records() {
+            true => self.n_matrices(),
+            false => 0,
         }
     }
 
@@ -219,14 +267,12 @@ impl TensorHeader {
         last.saturating_add(self.matrix_bytes())
     }
 
-    /// Shape and type of each matrix of the payload; `None` for raw ones.
-    pub fn panels(&self) -> Option<PanelLayout> {
+    /// Shape, type and form of each matrix of the payload; `None` for raw ones.
+    pub fn matrix_layout(&self) -> Option<PanelLayout> {
         let [n_cols, n_rows, ..] = self.dims;
         match self.layout {
             Layout::Raw => None,
-            Layout::Panels | Layout::Stack | Layout::ExpertRecords => {
-                panel_layout(self.ty, n_rows.into(), n_cols.into())
-            }
+            _ => matrix_layout(self.form, self.ty, n_rows.into(), n_cols.into()),
         }
     }
 
@@ -234,8 +280,8 @@ impl TensorHeader {
     pub const fn n_matrices(&self) -> u64 {
         match self.layout {
             // There is at least one, or the tensor is raw.
-            Layout::Stack | Layout::ExpertRecords => self.dims[2] as u64,
-            Layout::Raw | Layout::Panels => 1,
+            Layout::Stack | Layout::ExpertRecords | Layout::NeuronRecords => self.dims[2] as u64,
+            Layout::Raw | Layout::Panels | Layout::Neurons => 1,
         }
     }
 
@@ -246,9 +292,9 @@ impl TensorHeader {
 
     /// Distance from the start of a matrix to the next, in bytes.
     pub const fn matrix_stride_bytes(&self) -> u64 {
-        match self.layout {
-            Layout::ExpertRecords => self.record_pages as u64 * ALIGN,
-            Layout::Raw | Layout::Panels | Layout::Stack => self.matrix_bytes(),
+        match self.layout.has_records() {
+            true => self.record_pages as u64 * ALIGN,
+            false => self.matrix_bytes(),
         }
     }
 
@@ -275,6 +321,9 @@ impl TensorHeader {
             bytes[field::PANEL_REVISION] = PANEL_REVISION;
             bytes[field::TILE_ROWS] = TILE_ROWS;
             bytes[field::TILE_COLS].copy_from_slice(&tile_cols(self.ty).to_le_bytes());
+        }
+        if self.form != Form::Panels {
+            bytes[field::NEURON_REVISION] = NEURON_REVISION;
         }
         bytes[field::RECORD_PAGES].copy_from_slice(&self.record_pages.to_le_bytes());
         bytes[field::CHECKSUM].copy_from_slice(&self.checksum.to_le_bytes());
@@ -312,6 +361,12 @@ impl TensorHeader {
         if bytes[field::PANEL_REVISION] != expected[field::PANEL_REVISION] {
             return Err(TensorProblem::PanelRevision(bytes[field::PANEL_REVISION]));
         }
+        if bytes[field::NEURON_REVISION] != expected[field::NEURON_REVISION] {
+            return Err(match header.form {
+                Form::Panels => TensorProblem::Reserved,
+                _ => TensorProblem::NeuronRevision(bytes[field::NEURON_REVISION]),
+            });
+        }
         if bytes[field::LEN] != expected[field::LEN] {
             return Err(TensorProblem::Length {
                 stated: header.len_bytes,
@@ -321,8 +376,7 @@ impl TensorHeader {
         if bytes[field::SCALES] != [0; 8] {
             return Err(TensorProblem::Scales);
         }
-        let has_records = layout == Layout::ExpertRecords;
-        if bytes[field::RESERVED_BYTE] != 0 || !has_records && header.record_pages != 0 {
+        if !layout.has_records() && header.record_pages != 0 {
             return Err(TensorProblem::Reserved);
         }
         if header.record_pages < alone.record_pages {

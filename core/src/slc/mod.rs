@@ -15,8 +15,8 @@ mod tests;
 
 pub use error::{GapProblem, SlcError, TensorProblem};
 pub use header::{
-    GAP_BYTES, Gap, Layout, MATRIX_BYTES, PANEL_COLUMNS_MAX, PANEL_REVISION, TENSOR_HEADER_BYTES,
-    TensorHeader,
+    GAP_BYTES, Gap, Layout, MATRIX_BYTES, NEURON_REVISION, PANEL_COLUMNS_MAX, PANEL_REVISION,
+    TENSOR_HEADER_BYTES, TensorHeader,
 };
 pub use records::{RECORD_MATRICES_MAX, place_records};
 

@@ -2,7 +2,7 @@
 
 use super::ALIGN;
 use super::error::TensorProblem;
-use super::header::{Layout, TensorHeader, alignment};
+use super::header::{TensorHeader, alignment};
 use core::ops::Range;
 
 /// Maximum matrices in a record.
@@ -16,9 +16,8 @@ pub const RECORD_MATRICES_MAX: usize = 4;
 /// Tensors with different numbers of experts, without records, or too many of them; records that are too large.
 pub fn place_records(members: &mut [TensorHeader], from: u64) -> Result<u64, TensorProblem> {
     let n_experts = members.first().map_or(1, TensorHeader::n_matrices);
-    let is_alike = |member: &TensorHeader| {
-        member.layout == Layout::ExpertRecords && member.n_matrices() == n_experts
-    };
+    let is_alike =
+        |member: &TensorHeader| member.layout.has_records() && member.n_matrices() == n_experts;
     if members.len() > RECORD_MATRICES_MAX || !members.iter().all(is_alike) {
         return Err(TensorProblem::LayoutImpossible);
     }
@@ -63,7 +62,7 @@ impl Places {
 
     /// The next tensor of the table.
     pub(super) fn take(&mut self, header: &TensorHeader) -> Result<(), TensorProblem> {
-        let has_records = header.layout == Layout::ExpertRecords;
+        let has_records = header.layout.has_records();
         let (offset, end) = (header.offset, header.end());
         let alignment = match has_records {
             // Only the first record may be aligned as large payloads are.
@@ -166,6 +165,7 @@ fn first_matrix(header: &TensorHeader) -> Range<u64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Layout;
     use super::*;
     use crate::gguf::TensorInfo;
     use crate::kernels::GgmlType;

@@ -1,5 +1,8 @@
+mod neurons;
+
 use super::*;
 use crate::kernels::GgmlType;
+use crate::kernels::neuron::Form;
 extern crate std;
 use std::format;
 use std::string::ToString as _;
@@ -107,6 +110,7 @@ fn resealed(bytes: &[u8], at: usize, value: u8) -> Vec<u8> {
 fn a_header_by_hand() {
     let header = TensorHeader {
         layout: Layout::Panels,
+        form: Form::Panels,
         ty: GgmlType::Q4_K,
         n_dims: 2,
         dims: [256, 4090, 1, 1],
@@ -140,7 +144,8 @@ fn a_header_by_hand() {
         len_bytes: 4090 * 144,
     };
     assert_eq!(TensorHeader::from_bytes(&expected, &tensor), Ok(header));
-    assert_eq!(header.panels().map(|panels| panels.bytes()), Some(0x8_fca0));
+    let layout = header.matrix_layout();
+    assert_eq!(layout.map(|layout| layout.bytes()), Some(0x8_fca0));
     let placed = TensorHeader::new(&tensor, Layout::of(&tensor, true), 0x1f_f001).unwrap();
     assert_eq!(
         TensorHeader {
@@ -356,7 +361,9 @@ fn a_file_with_a_right_checksum_is_checked_all_the_same() {
         (80, 1, "reserved"),
         (FILE_HEADER_BYTES, b'g', "GGUF header inside"),
         (table, 2, "tensor 0: version 2"),
-        (table + 1, 2, "tensor 0: layout 2 (neuron bundle)"),
+        (table + 1, 2, "tensor 0: its name, type or shape"),
+        (table + 65, 2, "tensor 1: its name, type or shape"),
+        (table + 65, 5, "tensor 1: its name, type or shape"),
         (table + 1, 9, "tensor 0: layout 9 is unknown"),
         (table + 1, 3, "tensor 0: panels of revision 0"),
         (table + 65, 0, "tensor 1: panels of revision 2"),

@@ -7,7 +7,7 @@ use crate::file::ModelFile;
 use core::ops::Range;
 use sluice_core::gguf::Gguf;
 use sluice_core::kernels::panel::PanelLayout;
-use sluice_core::model::{ExpertMatrices, Experts, ModelConfig, ModelPlan, Site};
+use sluice_core::model::{ExpertMatrices, Experts, ModelConfig, ModelError, ModelPlan, Site};
 use sluice_core::slc::Slc;
 use std::path::PathBuf;
 
@@ -39,6 +39,8 @@ pub(super) struct Places {
 pub(super) struct Found<'f> {
     pub(super) file: &'f ModelFile,
     pub(super) gguf: &'f Gguf<'f>,
+    /// The headers of a `.slc` file.
+    pub(super) slc: Option<&'f Slc<'f>>,
     pub(super) config: &'f ModelConfig,
     /// The head that predicts a token further, if it has experts.
     pub(super) head: Option<&'f ModelConfig>,
@@ -56,20 +58,37 @@ impl Found<'_> {
 
 /// The head that predicts a token further, after the model `config` of a file, if both have experts and the head's need
 /// no larger slots. A head that cannot be run counts as absent: the loader reports it.
-pub(crate) fn head_with_experts(gguf: &Gguf<'_>, config: &ModelConfig) -> Option<ModelConfig> {
+pub(crate) fn head_with_experts(
+    gguf: &Gguf<'_>,
+    slc: Option<&Slc<'_>>,
+    config: &ModelConfig,
+) -> Option<ModelConfig> {
     let head = ModelConfig::next_token_head(gguf).ok()??;
     let is_trunk = config.next_token.is_none();
-    let fits = || Some(slot_bytes(gguf, &head)? <= slot_bytes(gguf, config)?);
+    let fits = || Some(slot_bytes(gguf, slc, &head)? <= slot_bytes(gguf, slc, config)?);
     (is_trunk && config.has_experts() && head.has_experts() && fits()?).then_some(head)
 }
 
+/// The matrices of experts of a model, as they are in memory: in panels, or as its `.slc` file has them.
+pub(crate) fn each_expert_matrix(
+    gguf: &Gguf<'_>,
+    slc: Option<&Slc<'_>>,
+    config: &ModelConfig,
+    told: impl FnMut(ExpertMatrices),
+) -> Result<(), ModelError> {
+    match slc {
+        Some(slc) => ModelPlan::experts_in_place(slc, config, told),
+        None => ModelPlan::experts(gguf, config, told),
+    }
+}
+
 /// Bytes of the largest expert of a model in memory.
-fn slot_bytes(gguf: &Gguf<'_>, config: &ModelConfig) -> Option<usize> {
+fn slot_bytes(gguf: &Gguf<'_>, slc: Option<&Slc<'_>>, config: &ModelConfig) -> Option<usize> {
     let mut of_layers = vec![0; config.n_layer()];
     let add = |matrices: ExpertMatrices| {
         of_layers[matrices.layer] += matrices.layout.bytes().next_multiple_of(DIRECT_ALIGN);
     };
-    ModelPlan::experts(gguf, config, add).ok()?;
+    each_expert_matrix(gguf, slc, config, add).ok()?;
     of_layers.into_iter().max()
 }
 
@@ -169,10 +188,6 @@ impl Places {
             name: opened.file.name().to_owned(),
             error: Box::new(error),
         };
-        let slc = opened.file.slc().map_err(|error| ExpertError::OtherFile {
-            path: opened.file.name().into(),
-            reason: error.to_string(),
-        })?;
         let config = opened.config;
         let n_layer = config.n_layer() + usize::from(opened.head.is_some());
         let shapes = || (0..n_layer).filter_map(|layer| opened.experts(layer));
@@ -189,17 +204,18 @@ impl Places {
             rows_bytes_max: 0,
         };
         let mut found = Vec::new();
-        ModelPlan::experts(opened.gguf, config, |matrices| found.push(matrices))
-            .map_err(unusable)?;
+        let slc = opened.slc;
+        let told = |matrices| found.push(matrices);
+        each_expert_matrix(opened.gguf, slc, config, told).map_err(unusable)?;
         if let Some(head) = opened.head {
             let layer = config.n_layer();
             let told = |matrices| found.push(ExpertMatrices { layer, ..matrices });
-            ModelPlan::experts(opened.gguf, head, told).map_err(unusable)?;
+            each_expert_matrix(opened.gguf, slc, head, told).map_err(unusable)?;
         }
         // Gate, up, down: the order of a slot.
         found.sort_by_key(|matrices| (matrices.layer, matrices.site as usize));
         for of_layer in found.chunk_by(|a, b| a.layer == b.layer) {
-            places.add(opened, slc.as_ref(), of_layer)?;
+            places.add(opened, of_layer)?;
         }
         match places.n_experts {
             0 => Err(ExpertError::NoExperts {
@@ -209,12 +225,7 @@ impl Places {
         }
     }
 
-    fn add(
-        &mut self,
-        opened: &Found<'_>,
-        slc: Option<&Slc<'_>>,
-        matrices: &[ExpertMatrices],
-    ) -> Result<(), ExpertError> {
+    fn add(&mut self, opened: &Found<'_>, matrices: &[ExpertMatrices]) -> Result<(), ExpertError> {
         let layer = matrices[0].layer;
         let shape = opened.experts(layer);
         let n_experts = shape.map_or(0, |shape| shape.n_expert);
@@ -234,7 +245,7 @@ impl Places {
                 _ => places.matrices[2] = range.clone(),
             }
             let part = usize::from(matrix.site == Site::FfnDown);
-            let piece = self.piece(opened, slc, matrix, at)?;
+            let piece = self.piece(opened, matrix, at)?;
             let pieces = &mut places.parts[part].pieces;
             match pieces.last_mut().filter(|last| last.is_before(&piece)) {
                 Some(last) => last.extend(piece),
@@ -256,11 +267,11 @@ impl Places {
     fn piece(
         &mut self,
         opened: &Found<'_>,
-        slc: Option<&Slc<'_>>,
         matrix: &ExpertMatrices,
         slot_offset: usize,
     ) -> Result<Piece, ExpertError> {
         let tensor = opened.gguf.tensors().nth(matrix.tensor);
+        let slc = opened.slc;
         let header = |tensor| slc.and_then(|slc| slc.tensor_header(matrix.tensor, tensor));
         let (offset, stride, len, rows) =
             match tensor.as_ref().map(|tensor| (tensor, header(tensor))) {

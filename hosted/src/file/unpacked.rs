@@ -2,8 +2,10 @@
 
 use core::ops::Range;
 use sluice_core::gguf::source::{SourceError, TensorSource};
+use sluice_core::kernels::neuron::Form;
 use sluice_core::kernels::panel::PanelLayout;
 use sluice_core::slc::{FILE_HEADER_BYTES, GapProblem, Slc, SlcError, TensorHeader};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Where every part of a GGUF file is in the `.slc` file that was made from it.
 #[derive(Clone, Debug)]
@@ -11,6 +13,7 @@ pub struct GgufInSlc {
     /// In the order of the GGUF file, disjoint. Gaps between them are zero.
     segments: Vec<Segment>,
     gguf_len: u64,
+    matrix: Arc<LastMatrix>,
 }
 
 #[derive(Clone, Debug)]
@@ -18,8 +21,38 @@ struct Segment {
     gguf: Range<u64>,
     /// Offset in the `.slc` file.
     offset: u64,
-    /// For panels: their shape, and the header that says where each matrix is.
-    panels: Option<(PanelLayout, TensorHeader)>,
+    /// For matrices: their shape, and the header that says where each of them is.
+    matrices: Option<(PanelLayout, TensorHeader)>,
+}
+
+/// The bytes of a matrix.
+type Matrix = Arc<Vec<u8>>;
+
+/// The matrix that was read last whose rows are not in one piece, and its offset: reads of a few rows at a time would
+/// each read all of it.
+#[derive(Debug, Default)]
+struct LastMatrix(Mutex<Option<(u64, Matrix)>>);
+
+impl LastMatrix {
+    /// The `len` bytes of the matrix at `offset` of `packed`.
+    fn read(
+        &self,
+        packed: &dyn TensorSource,
+        offset: u64,
+        len: usize,
+    ) -> Result<Matrix, SourceError> {
+        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, matrix)) = &*lock()
+            && *at == offset
+        {
+            return Ok(Arc::clone(matrix));
+        }
+        let mut bytes = vec![0; len];
+        packed.read(offset, &mut bytes)?;
+        let matrix = Arc::new(bytes);
+        *lock() = Some((offset, Arc::clone(&matrix)));
+        Ok(matrix)
+    }
 }
 
 impl GgufInSlc {
@@ -32,17 +65,17 @@ impl GgufInSlc {
         let mut segments = vec![Segment {
             gguf: 0..header.gguf_header_len,
             offset: FILE_HEADER_BYTES as u64,
-            panels: None,
+            matrices: None,
         }];
         segments.extend(slc.tensors().map(|(tensor, header)| Segment {
             gguf: tensor.offset..tensor.offset + tensor.len_bytes,
             offset: header.offset,
-            panels: header.panels().map(|panels| (panels, header)),
+            matrices: header.matrix_layout().map(|layout| (layout, header)),
         }));
         segments.extend(slc.gaps().map(|gap| Segment {
             gguf: gap.gguf_offset..gap.gguf_offset + gap.len_bytes,
             offset: gap.offset,
-            panels: None,
+            matrices: None,
         }));
         segments.sort_by_key(|segment| segment.gguf.start);
         for pair in segments.windows(2) {
@@ -64,6 +97,7 @@ impl GgufInSlc {
         Ok(Self {
             segments,
             gguf_len: header.gguf_len,
+            matrix: Arc::default(),
         })
     }
 
@@ -101,7 +135,12 @@ impl GgufInSlc {
             }
             let part = segment.gguf.start.max(offset)..segment.gguf.end.min(end);
             let target = &mut into[index(part.start - offset)..index(part.end - offset)];
-            segment.read(packed, part.start - segment.gguf.start, target)?;
+            segment.read(
+                packed,
+                &self.matrix,
+                part.start - segment.gguf.start,
+                target,
+            )?;
         }
         Ok(())
     }
@@ -112,35 +151,80 @@ impl Segment {
     fn read(
         &self,
         packed: &dyn TensorSource,
+        last: &LastMatrix,
         start: u64,
         into: &mut [u8],
     ) -> Result<(), SourceError> {
-        let Some((layout, header)) = &self.panels else {
+        let Some((layout, header)) = &self.matrices else {
             return packed.read(self.offset + start, into);
         };
         let row_bytes = layout.gguf_row_bytes();
-        let mut band = Vec::new();
-        let mut row = vec![0; row_bytes];
+        let matrix_bytes = layout.n_rows() * row_bytes;
+        let mut band = Band::default();
         let mut at_band = None;
         let mut done = 0;
         while done < into.len() {
             let at = start + done as u64;
-            let (row_index, skip) = (at / row_bytes as u64, index(at % row_bytes as u64));
-            let (matrix, row_index) = (
-                row_index / layout.n_rows() as u64,
-                index(row_index % layout.n_rows() as u64),
-            );
-            let bytes = layout.byte_range(layout.band(row_index));
-            let band_at = header.matrix_offset(matrix) + bytes.start as u64;
-            if at_band != Some(band_at) {
-                band.resize(bytes.len(), 0);
-                packed.read(band_at, &mut band)?;
-                at_band = Some(band_at);
+            let (matrix, at) = (at / matrix_bytes as u64, index(at % matrix_bytes as u64));
+            let rows = layout.band(at / row_bytes);
+            let matrix_at = header.matrix_offset(matrix);
+            if at_band != Some((matrix, rows.start)) {
+                at_band = Some((matrix, rows.start));
+                band.read(packed, last, layout, matrix_at, rows.clone())?;
             }
-            layout.unpack_row(row_index, &band, &mut row);
-            let n = (row_bytes - skip).min(into.len() - done);
-            into[done..done + n].copy_from_slice(&row[skip..skip + n]);
+            let of_band = &band.rows[at - rows.start * row_bytes..];
+            let n = of_band.len().min(into.len() - done);
+            into[done..done + n].copy_from_slice(&of_band[..n]);
             done += n;
+        }
+        Ok(())
+    }
+}
+
+/// A band of a matrix as rows of a GGUF file.
+#[derive(Default)]
+struct Band {
+    rows: Vec<u8>,
+    packed: Vec<u8>,
+}
+
+impl Band {
+    /// Reads the band `rows` of the matrix at `offset` of `packed`.
+    fn read(
+        &mut self,
+        packed: &dyn TensorSource,
+        last: &LastMatrix,
+        layout: &PanelLayout,
+        offset: u64,
+        rows: Range<usize>,
+    ) -> Result<(), SourceError> {
+        let row_bytes = layout.gguf_row_bytes();
+        self.rows.resize(rows.len() * row_bytes, 0);
+        if layout.form() != Form::Neurons {
+            let bytes = layout.byte_range(rows.clone());
+            self.packed.resize(bytes.len(), 0);
+            packed.read(offset + bytes.start as u64, &mut self.packed)?;
+        }
+        match layout.form() {
+            Form::Panels => {
+                for (row, out) in rows.zip(self.rows.chunks_exact_mut(row_bytes)) {
+                    layout.unpack_row(row, &self.packed, out);
+                }
+            }
+            // Rows follow each other, so these are a matrix.
+            Form::Rows => PanelLayout::new(layout.ty().ggml(), rows.len(), layout.n_cols())
+                .and_then(|band| band.with_form(Form::Rows))
+                .expect("16 rows of a matrix that has the form")
+                .unpack_band(0, &self.packed, &mut self.rows),
+            Form::Neurons => {
+                // The bytes of a band are everywhere in the matrix.
+                let mut unpack = |matrix| layout.unpack_band(rows.start, matrix, &mut self.rows);
+                let len = layout.bytes();
+                match packed.slice(offset, len).filter(|bytes| bytes.len() == len) {
+                    Some(matrix) => unpack(matrix),
+                    None => unpack(&last.read(packed, offset, len)?),
+                }
+            }
         }
         Ok(())
     }

@@ -112,13 +112,13 @@ fn parts(
             let start = header.offset - first;
             let stride = header.matrix_stride_bytes();
             let last = start + stride * (header.n_matrices() - 1);
-            start..last + matrices.layout.bytes() as u64
+            start..last + header.matrix_bytes()
         }));
     };
     if residency == Residency::WithoutExperts {
-        ModelPlan::experts(slc.gguf(), config, &mut note)?;
-        if let Some(head) = head_with_experts(slc.gguf(), config) {
-            ModelPlan::experts(slc.gguf(), &head, &mut note)?;
+        ModelPlan::experts_in_place(slc, config, &mut note)?;
+        if let Some(head) = head_with_experts(slc.gguf(), Some(slc), config) {
+            ModelPlan::experts_in_place(slc, &head, &mut note)?;
         }
     }
     of_experts.sort_by_key(|range| range.start);

@@ -7,7 +7,7 @@ use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
 use sluice_core::kernels::GgmlType;
 use sluice_core::team::StopFlag;
-use sluice_make::slc::{PackOptions, SlcWatch, pack};
+use sluice_make::slc::{FfnLayout, PackOptions, SlcWatch, pack};
 use std::path::Path;
 use std::{env, fs, process};
 
@@ -259,6 +259,7 @@ fn packed(gguf_file: &[u8]) -> Vec<u8> {
     let options = PackOptions {
         n_threads: 1,
         verify: false,
+        ffn: FfnLayout::Panels,
     };
     let result = pack(&SliceSource(gguf_file), &gguf, output, options, &watch);
     result.expect("a sound file");

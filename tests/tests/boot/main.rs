@@ -13,7 +13,7 @@ use sluice::file::OutputFile;
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
 use sluice_core::team::StopFlag;
-use sluice_make::slc::{PackOptions, SlcWatch, pack};
+use sluice_make::slc::{FfnLayout, PackOptions, SlcWatch, pack};
 use sluice_metal::story::StoryError;
 use sluice_tests::metal::{Machine, kvm};
 use std::path::{Path, PathBuf};
@@ -396,6 +396,7 @@ fn packed() -> PathBuf {
     let options = PackOptions {
         n_threads: 1,
         verify: false,
+        ffn: FfnLayout::Panels,
     };
     pack(&SliceSource(&tale), &gguf, output, options, &watch).unwrap();
     path

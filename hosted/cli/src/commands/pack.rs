@@ -5,7 +5,7 @@ use crate::ui::format::Bytes;
 use crate::ui::output::note;
 use crate::ui::progress::WorkBar;
 use anyhow::{Context as _, bail};
-use clap::{Args, value_parser};
+use clap::{Args, ValueEnum, value_parser};
 use sluice::core::model::LoadProgress;
 use sluice::core::slc::MAGIC;
 use sluice::core::team::WORKERS_MAX;
@@ -13,7 +13,7 @@ use sluice::file::{LoadMode, ModelFile, OutputFile};
 use sluice::host::interrupt;
 use sluice::host::topology::Cores;
 use sluice::identity::Identity;
-use sluice_make::slc::{PackOptions, SlcFileError, SlcWatch, pack as pack_file};
+use sluice_make::slc::{FfnLayout, PackOptions, SlcFileError, SlcWatch, pack as pack_file};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -22,6 +22,7 @@ pub(super) const EXAMPLES: &str = "\
 Examples:
   sluice pack model.gguf model.slc
   sluice pack model.gguf model.slc --verify --overwrite
+  sluice pack --ffn neuron model.gguf model.slc
   sluice run -m model.slc -p \"Once upon a time\"
 
 Every panel is unpacked and compared before it is written; --verify reads the whole file back.";
@@ -40,12 +41,38 @@ pub(crate) struct PackArgs {
     /// Read the written file back and compare its contents by SHA-256
     #[arg(long)]
     verify: bool,
+    /// Set how the matrices of feed-forward networks are stored
+    ///
+    /// With `neuron`, neurons that are zero need not be read: gates are stored in panels, up by row, down by
+    /// neuron. That takes quantised types of integers (Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K, IQ4_NL,
+    /// IQ4_XS, MXFP4).
+    #[arg(long, value_enum, value_name = "LAYOUT", default_value_t)]
+    ffn: Ffn,
     /// Set the number of threads
     ///
     /// By default one per physical core that this process may use.
     #[arg(short, long, value_name = "N",
         value_parser = value_parser!(u32).range(1..=WORKERS_MAX as i64))]
     threads: Option<u32>,
+}
+
+/// How feed-forward networks are stored.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum Ffn {
+    /// In panels of 16 rows
+    #[default]
+    Panel,
+    /// By row and by neuron
+    Neuron,
+}
+
+impl From<Ffn> for FfnLayout {
+    fn from(ffn: Ffn) -> Self {
+        match ffn {
+            Ffn::Panel => Self::Panels,
+            Ffn::Neuron => Self::Neurons,
+        }
+    }
 }
 
 pub(super) fn pack(args: &PackArgs) -> anyhow::Result<Ending> {
@@ -69,6 +96,7 @@ pub(super) fn pack(args: &PackArgs) -> anyhow::Result<Ending> {
             .threads
             .map_or_else(|| Cores::detect().default_workers(), |n| n as usize),
         verify: args.verify,
+        ffn: args.ffn.into(),
     };
     let watch = SlcWatch::new(total_bytes, stop, &report);
     let packed = pack_file(file.source(), &gguf, output, options, &watch);

@@ -7,7 +7,7 @@ mod pack;
 mod plan;
 mod unpack;
 
-pub use pack::{PackOptions, pack};
+pub use pack::{FfnLayout, PackOptions, pack};
 pub use unpack::{unpack, verify};
 
 use core::fmt;
@@ -16,6 +16,7 @@ use sha2::{Digest as _, Sha256};
 use sluice::file::OutputError;
 use sluice_core::gguf::source::{SourceError, TensorSource};
 use sluice_core::hash::Hash64;
+use sluice_core::kernels::GgmlType;
 use sluice_core::model::LoadProgress;
 use sluice_core::slc::{SlcError, TensorProblem};
 use sluice_core::state::Identity;
@@ -42,6 +43,20 @@ pub enum SlcFileError {
         /// The problem.
         problem: TensorProblem,
     },
+    /// A tensor of a feed-forward network that cannot be stored by row or by neuron.
+    #[error("tensor {name} cannot be stored by neuron: {reason}; nothing was written")]
+    NoNeuronForm {
+        /// The tensor's name.
+        name: String,
+        /// Why not, and what to do.
+        reason: NoFormReason,
+    },
+    /// The model has no tensor that could be stored by row or by neuron.
+    #[error(
+        "no tensor of a feed-forward network (blk.N.ffn_down.weight): there is nothing to store by neuron; \
+         pack the file without --ffn"
+    )]
+    NoFeedForward,
     /// A part of the GGUF file that would not be restored exactly.
     #[error("tensor {name} differs after packing and unpacking; nothing was written")]
     NotInvertible {
@@ -68,6 +83,38 @@ pub enum SlcFileError {
     /// The stop flag was set.
     #[error("interrupted")]
     Stopped,
+}
+
+/// Why a tensor cannot be stored by row or by neuron.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoFormReason {
+    /// Its sums have a fixed order of columns.
+    #[error("type {0} is not one of integers (quantise the model first: sluice quantize)")]
+    Float(GgmlType),
+    /// No kernels for single neurons of it.
+    #[error(
+        "type {0} has no such form (Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K, IQ4_NL, IQ4_XS and MXFP4 have)"
+    )]
+    Type(GgmlType),
+    /// Rows that fill no chunk, or too few columns.
+    #[error(
+        "its shape is {n_rows} x {n_cols}, and that takes a multiple of {unit} rows, of 64 columns or more"
+    )]
+    Shape {
+        /// Its rows.
+        n_rows: u64,
+        /// Its columns.
+        n_cols: u64,
+        /// What its rows have to be a multiple of.
+        unit: u64,
+    },
+    /// A scale that is infinite or not a number.
+    #[error("row {row} has a weight that is not a finite number")]
+    NotFinite {
+        /// Its row, counted through all of its matrices.
+        row: u64,
+    },
 }
 
 impl From<SlcError> for SlcFileError {

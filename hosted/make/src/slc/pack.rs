@@ -1,16 +1,31 @@
 //! From GGUF to `.slc`.
 
-use super::plan::Plan;
-use super::{PIECE_BYTES, SlcFileError, SlcWatch, checksum_of, hash_through, pieces, verify};
+use super::plan::{Plan, no_form};
+use super::{
+    NoFormReason, PIECE_BYTES, SlcFileError, SlcWatch, checksum_of, hash_through, pieces, verify,
+};
+use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use sluice::file::OutputFile;
 use sluice_core::gguf::source::{SourceError, TensorSource};
 use sluice_core::gguf::{Gguf, TensorInfo};
 use sluice_core::hash::Hash64;
-use sluice_core::kernels::panel::{PANEL_ROWS, PanelLayout};
+use sluice_core::kernels::blocks::dequantize_row;
+use sluice_core::kernels::neuron::Form;
+use sluice_core::kernels::panel::PanelLayout;
 use sluice_core::slc::{FileHeader, Slc, TensorHeader};
 use sluice_core::state::Identity;
 use std::sync::{Mutex, PoisonError};
+
+/// How the matrices of feed-forward networks are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FfnLayout {
+    /// In panels, as all others.
+    #[default]
+    Panels,
+    /// Gates in panels, up by rows, down by neurons: what is zero can be left unread.
+    Neurons,
+}
 
 /// Options of [`pack`].
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +35,8 @@ pub struct PackOptions {
     /// Read the written file back and compare the SHA-256 of the GGUF file inside. Without it, every panel is still
     /// converted back and compared before it is written.
     pub verify: bool,
+    /// How the matrices of feed-forward networks are stored.
+    pub ffn: FfnLayout,
 }
 
 /// Packs the GGUF file `source`, whose header is `gguf`. Returns the header of the new file.
@@ -38,7 +55,7 @@ pub fn pack(
     options: PackOptions,
     watch: &SlcWatch<'_>,
 ) -> Result<FileHeader, SlcFileError> {
-    let mut plan = Plan::new(source, gguf)?;
+    let mut plan = Plan::new(source, gguf, options.ffn)?;
     output.reserve(plan.header.file_len)?;
     let jobs: Vec<_> = gguf
         .tensors()
@@ -138,7 +155,7 @@ impl Packer<'_> {
     /// Writes the payload; returns its checksum, and appends the checksums of matrices in records.
     fn pack(&self, header: &TensorHeader, matrices: &mut Vec<u64>) -> Result<u64, SlcFileError> {
         let tensor = self.tensor;
-        let Some(layout) = header.panels() else {
+        let Some(layout) = header.matrix_layout() else {
             let mut hash = Hash64::new();
             pieces(
                 self.source,
@@ -162,7 +179,10 @@ impl Packer<'_> {
         let padding = usize::try_from(header.matrix_bytes()).unwrap_or(usize::MAX) - layout.bytes();
         for matrix in 0..header.n_matrices() {
             out.go_to(header.matrix_offset(matrix))?;
-            self.panels(&layout, matrix, &mut out)?;
+            match layout.form() {
+                Form::Panels | Form::Rows => self.bands(&layout, matrix, &mut out)?,
+                Form::Neurons => self.neurons(&layout, matrix, &mut out)?,
+            }
             out.room.resize(out.room.len() + padding, 0);
             if header.n_checksums() > 0 {
                 out.flush()?;
@@ -177,41 +197,122 @@ impl Packer<'_> {
         })
     }
 
-    /// Writes the panels and tail of one matrix, band by band; each is converted back at once and compared.
-    fn panels(
+    /// Writes one matrix band by band; each is converted back at once and compared.
+    fn bands(
         &self,
         layout: &PanelLayout,
         matrix: u64,
         out: &mut Out<'_>,
     ) -> Result<(), SlcFileError> {
-        let row_bytes = layout.gguf_row_bytes();
-        let mut gguf_rows = vec![0; PANEL_ROWS * row_bytes];
-        let mut back = vec![0; row_bytes];
-        let first = self.tensor.offset + matrix * (layout.n_rows() * row_bytes) as u64;
+        let mut rows = Rows::new(self, layout, matrix);
         for band in layout.bands() {
             if out.room.len() >= PIECE_BYTES {
                 out.flush()?;
             }
-            let rows = &mut gguf_rows[..band.len() * row_bytes];
-            let at = first + (band.start * row_bytes) as u64;
-            self.source.read(at, rows)?;
+            rows.read(band.clone())?;
             let start = out.room.len();
             let packed_bytes = layout.byte_range(band.clone()).len();
             out.room.resize(start + packed_bytes, 0);
             let packed = &mut out.room[start..];
-            for (index, row) in band.clone().zip(rows.chunks_exact(row_bytes)) {
-                layout.pack_row(index, row, packed);
-            }
-            for (index, row) in band.zip(rows.chunks_exact(row_bytes)) {
-                layout.unpack_row(index, packed, &mut back);
-                if back != row {
-                    let name = self.tensor.name.escape_debug().to_string();
-                    return Err(SlcFileError::NotInvertible { name });
+            if layout.form() == Form::Rows {
+                // Rows follow each other, so a band is a matrix of its own.
+                let of_band = PanelLayout::new(self.tensor.ty, band.len(), layout.n_cols())
+                    .and_then(|band| band.with_form(Form::Rows))
+                    .expect("16 rows of a matrix that has the form");
+                of_band.pack_band(0, &rows.rows, packed);
+                of_band.unpack_band(0, packed, &mut rows.back);
+            } else {
+                let row_bytes = layout.gguf_row_bytes();
+                for (index, row) in band.clone().zip(rows.rows.chunks_exact(row_bytes)) {
+                    layout.pack_row(index, row, packed);
+                }
+                for (index, row) in band.zip(rows.back.chunks_exact_mut(row_bytes)) {
+                    layout.unpack_row(index, packed, row);
                 }
             }
-            self.watch.advance(rows.len() as u64)?;
+            rows.compare()?;
+            self.watch.advance(rows.rows.len() as u64)?;
         }
         Ok(())
+    }
+
+    /// Writes one matrix by neuron, as a whole: the bytes of a row are everywhere in it. Only then is it converted back,
+    /// so that every band is compared as it is in the end.
+    fn neurons(
+        &self,
+        layout: &PanelLayout,
+        matrix: u64,
+        out: &mut Out<'_>,
+    ) -> Result<(), SlcFileError> {
+        let mut rows = Rows::new(self, layout, matrix);
+        out.flush()?;
+        out.room.resize(layout.bytes(), 0);
+        for band in layout.bands() {
+            rows.read(band.clone())?;
+            layout.pack_band(band.start, &rows.rows, &mut out.room);
+            self.watch.advance(rows.rows.len() as u64)?;
+        }
+        for band in layout.bands() {
+            self.watch.advance(0)?;
+            rows.read(band.clone())?;
+            layout.unpack_band(band.start, &out.room, &mut rows.back);
+            rows.compare()?;
+        }
+        Ok(())
+    }
+}
+
+/// A band of rows of a GGUF file, and the same rows converted back.
+struct Rows<'p> {
+    packer: &'p Packer<'p>,
+    layout: &'p PanelLayout,
+    matrix: u64,
+    rows: Vec<u8>,
+    back: Vec<u8>,
+    /// A row's values.
+    values: Vec<f32>,
+}
+
+impl<'p> Rows<'p> {
+    fn new(packer: &'p Packer<'p>, layout: &'p PanelLayout, matrix: u64) -> Self {
+        Self {
+            packer,
+            layout,
+            matrix,
+            rows: Vec::new(),
+            back: Vec::new(),
+            values: vec![0.0; layout.n_cols()],
+        }
+    }
+
+    /// Reads a band. Where neurons may be skipped, every weight has to be finite: 0 times another is not 0.
+    fn read(&mut self, band: Range<usize>) -> Result<(), SlcFileError> {
+        let tensor = self.packer.tensor;
+        let row_bytes = self.layout.gguf_row_bytes();
+        let first = self.matrix * self.layout.n_rows() as u64 + band.start as u64;
+        self.rows.resize(band.len() * row_bytes, 0);
+        self.back.resize(self.rows.len(), 0);
+        let at = tensor.offset + first * row_bytes as u64;
+        self.packer.source.read(at, &mut self.rows)?;
+        if self.layout.form() == Form::Panels {
+            return Ok(());
+        }
+        for (row, bytes) in (first..).zip(self.rows.chunks_exact(row_bytes)) {
+            dequantize_row(tensor.ty, bytes, &mut self.values);
+            if self.values.iter().any(|x| !x.is_finite()) {
+                return Err(no_form(tensor, NoFormReason::NotFinite { row }));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that the rows came back.
+    fn compare(&self) -> Result<(), SlcFileError> {
+        if self.back == self.rows {
+            return Ok(());
+        }
+        let name = self.packer.tensor.name.escape_debug().to_string();
+        Err(SlcFileError::NotInvertible { name })
     }
 }
 

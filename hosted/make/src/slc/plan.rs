@@ -1,8 +1,11 @@
 //! The layout of a `.slc` file.
 
-use super::{SlcFileError, pieces};
+use super::{FfnLayout, NoFormReason, SlcFileError, pieces};
 use sluice_core::gguf::source::TensorSource;
 use sluice_core::gguf::{Gguf, TensorInfo};
+use sluice_core::kernels::GgmlType;
+use sluice_core::kernels::neuron::Form;
+use sluice_core::kernels::panel::PanelLayout;
 use sluice_core::slc::{
     FileHeader, GAP_ZEROS_MAX, Gap, Layout, RECORD_MATRICES_MAX, SlcError, TensorHeader,
     TensorProblem, place_records, seal,
@@ -18,7 +21,11 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn new(source: &dyn TensorSource, gguf: &Gguf<'_>) -> Result<Self, SlcFileError> {
+    pub(super) fn new(
+        source: &dyn TensorSource,
+        gguf: &Gguf<'_>,
+        ffn: FfnLayout,
+    ) -> Result<Self, SlcFileError> {
         let mut gaps = gaps(source, gguf)?;
         let count = |n: usize| {
             u32::try_from(n).map_err(|_| SlcError::OverLimit {
@@ -36,10 +43,11 @@ impl Plan {
             gguf_sha256: [0; 32],
             n_matrices: 0,
         };
+        let layouts = layouts(gguf, ffn)?;
         // The number of checksums does not depend on the offsets.
-        let (unplaced, _) = tensors(gguf, 0)?;
+        let (unplaced, _) = tensors(gguf, &layouts, 0)?;
         header.n_matrices = unplaced.iter().map(TensorHeader::n_checksums).sum();
-        let (tensors, mut end) = tensors(gguf, header.payload_offset())?;
+        let (tensors, mut end) = tensors(gguf, &layouts, header.payload_offset())?;
         for gap in &mut gaps {
             gap.offset = end;
             end = end
@@ -73,16 +81,75 @@ impl Plan {
     }
 }
 
-/// The headers of all tensors, in table order, and the end of their payloads, which start at `start`.
-fn tensors(gguf: &Gguf<'_>, start: u64) -> Result<(Vec<TensorHeader>, u64), SlcFileError> {
+/// The layouts of all tensors, in table order.
+fn layouts(gguf: &Gguf<'_>, ffn: FfnLayout) -> Result<Vec<Layout>, SlcFileError> {
     let own_output = gguf.tensor("output.weight").is_some();
-    let infos: Vec<_> = gguf.tensors().collect();
-    let header = |info| {
-        TensorHeader::new(info, Layout::of(info, own_output), start)
-            .map_err(|problem| tensor_error(info, problem))
+    let mut has_ffn = false;
+    let layout = |info: TensorInfo<'_>| {
+        let by_neuron = match ffn {
+            FfnLayout::Panels => None,
+            FfnLayout::Neurons => by_neuron(gguf, &info)?,
+        };
+        has_ffn |= by_neuron.is_some();
+        Ok::<_, SlcFileError>(by_neuron.unwrap_or_else(|| Layout::of(&info, own_output)))
     };
-    let mut headers: Vec<_> = infos.iter().map(header).collect::<Result<_, _>>()?;
-    let has_records = |&index: &usize| headers[index].layout == Layout::ExpertRecords;
+    let layouts = gguf.tensors().map(layout).collect::<Result<_, _>>()?;
+    match ffn == FfnLayout::Neurons && !has_ffn {
+        true => Err(SlcFileError::NoFeedForward),
+        false => Ok(layouts),
+    }
+}
+
+/// The layout by row or by neuron of a tensor that gets one.
+fn by_neuron(gguf: &Gguf<'_>, info: &TensorInfo<'_>) -> Result<Option<Layout>, SlcFileError> {
+    let layout = match info.n_dims {
+        2 => Layout::Neurons,
+        3 => Layout::NeuronRecords,
+        _ => return Ok(None),
+    };
+    let Some(form) = layout.form(info.name) else {
+        return Ok(None);
+    };
+    // Without a gate of its own, no neuron is known to be zero before up is multiplied.
+    let gate = || info.name.replace(".ffn_up", ".ffn_gate");
+    if form == Form::Rows && gguf.tensor(&gate()).is_none() {
+        return Ok(None);
+    }
+    let [n_cols, n_rows, ..] = info.dims;
+    let reason = match info.ty {
+        GgmlType::F64 | GgmlType::F32 | GgmlType::F16 | GgmlType::BF16 => {
+            NoFormReason::Float(info.ty)
+        }
+        ty if !has_form(ty) => NoFormReason::Type(ty),
+        _ if TensorHeader::new(info, layout, 0).is_err() => NoFormReason::Shape {
+            n_rows,
+            n_cols,
+            unit: if form == Form::Rows { 16 } else { 32 },
+        },
+        _ => return Ok(Some(layout)),
+    };
+    Err(no_form(info, reason))
+}
+
+/// Whether matrices of a type can be stored by row or by neuron.
+fn has_form(ty: GgmlType) -> bool {
+    let n_cols = 2 * ty.block_len();
+    PanelLayout::new(ty, 32, n_cols).is_ok_and(|panels| panels.with_form(Form::Neurons).is_ok())
+}
+
+/// The headers of all tensors, in table order, and the end of their payloads, which start at `start`.
+fn tensors(
+    gguf: &Gguf<'_>,
+    layouts: &[Layout],
+    start: u64,
+) -> Result<(Vec<TensorHeader>, u64), SlcFileError> {
+    let infos: Vec<_> = gguf.tensors().collect();
+    let header = |(info, layout): (_, &Layout)| {
+        TensorHeader::new(info, *layout, start).map_err(|problem| tensor_error(info, problem))
+    };
+    let headers = infos.iter().zip(layouts).map(header);
+    let mut headers: Vec<_> = headers.collect::<Result<_, _>>()?;
+    let has_records = |&index: &usize| headers[index].layout.has_records();
     let experts: Vec<_> = (0..infos.len()).filter(has_records).collect();
     // Experts of a block are placed where its first tensor would be.
     let mut blocks = experts
@@ -90,7 +157,7 @@ fn tensors(gguf: &Gguf<'_>, start: u64) -> Result<(Vec<TensorHeader>, u64), SlcF
         .peekable();
     let mut end = start;
     for (index, info) in infos.iter().enumerate() {
-        if headers[index].layout != Layout::ExpertRecords {
+        if !headers[index].layout.has_records() {
             headers[index] = TensorHeader::new(info, headers[index].layout, end)
                 .map_err(|problem| tensor_error(info, problem))?;
             end = headers[index].end();
@@ -164,4 +231,9 @@ fn gaps(source: &dyn TensorSource, gguf: &Gguf<'_>) -> Result<Vec<Gap>, SlcFileE
 fn tensor_error(tensor: &TensorInfo<'_>, problem: TensorProblem) -> SlcFileError {
     let name = tensor.name.escape_debug().to_string();
     SlcFileError::Tensor { name, problem }
+}
+
+pub(super) fn no_form(tensor: &TensorInfo<'_>, reason: NoFormReason) -> SlcFileError {
+    let name = tensor.name.escape_debug().to_string();
+    SlcFileError::NoNeuronForm { name, reason }
 }

@@ -44,11 +44,17 @@ impl ExpertStore {
         config: &ModelConfig,
         options: ExpertOptions,
     ) -> Result<Self, ExpertError> {
-        let head = head_with_experts(gguf, config);
+        let slc = file.slc().map_err(|error| ExpertError::OtherFile {
+            path: file.name().into(),
+            reason: error.to_string(),
+        })?;
+        let slc = slc.as_ref();
+        let head = head_with_experts(gguf, slc, config);
         let head = head.as_ref();
         let places = Places::find(&Found {
             file,
             gguf,
+            slc,
             config,
             head,
         })?;

@@ -12,6 +12,7 @@ use core::fmt::Write as _;
 use serde_json::json;
 use sluice::core::gguf::{Array, Gguf, TensorInfo, Value};
 use sluice::core::kernels::GgmlType;
+use sluice::core::kernels::neuron::Form;
 use sluice::core::slc::{Layout, Slc};
 use sluice::core::tokenizer::Tokenizer;
 use sluice::file::{LoadMode, ModelFile};
@@ -157,10 +158,15 @@ fn file_lines(report: &mut String, file: &ModelFile, gguf: &Gguf<'_>) -> core::f
 fn packed(report: &mut String, slc: &Slc<'_>) -> core::fmt::Result {
     let header = slc.header();
     let count = |layout| slc.tensors().filter(|(_, t)| t.layout == layout).count();
+    let form = |form| slc.tensors().filter(|(_, t)| t.form == form).count();
+    let by_neuron = match (form(Form::Rows), form(Form::Neurons)) {
+        (0, 0) => String::new(),
+        (up, down) => format!(", {up} by row, {down} by neuron"),
+    };
     writeln!(
         report,
         "packed      .slc version {}, payloads from byte {}: {} tensors in panels, {} in stacks, \
-         {} in expert records, {} raw; {} gaps\n            GGUF file of {}, SHA-256 {}",
+         {} in expert records, {} raw{by_neuron}; {} gaps\n            GGUF file of {}, SHA-256 {}",
         sluice::core::slc::VERSION,
         header.payload_offset(),
         count(Layout::Panels),
