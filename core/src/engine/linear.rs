@@ -5,6 +5,7 @@
 //! adapters, residual, SwiGLU or GeGLU, norms of heads, rotation, the KV cache. Strips are the unit
 //! of work that ranks share.
 
+mod active;
 mod finish;
 
 use super::adapt::{Adapted, Area, At, BesideList};
@@ -12,6 +13,7 @@ use super::epilogue::{Epilogue, Gated, LogitScale, Selection};
 use super::pass::{Pass, TILE_FLOATS};
 use super::rows::{Entries, InputRows, Rows, TILE_TOKENS};
 use crate::kernels::contract::GROUP;
+use crate::kernels::neuron::Form;
 use crate::kernels::panel::PANEL_ROWS;
 use crate::kernels::prefetch;
 use crate::kernels::table::{Activations, Beside, Matmul, Store};
@@ -86,13 +88,14 @@ impl<'a> Linear<'a> {
 
     const fn strip_rows(&self) -> usize {
         match &self.epilogue {
+            // Whole chunks of codes.
+            Epilogue::Add(..) | Epilogue::AddRows(..) | Epilogue::AddWeighted(..) => {
+                self.weight.layout.strip_rows()
+            }
             Epilogue::Store(_)
             | Epilogue::Sigmoid(_)
             | Epilogue::StoreEntry(_)
-            | Epilogue::Logits(..)
-            | Epilogue::Add(..)
-            | Epilogue::AddRows(..)
-            | Epilogue::AddWeighted(..) => STRIP_ROWS,
+            | Epilogue::Logits(..) => STRIP_ROWS,
             Epilogue::Heads(heads) => heads.strip_rows,
             Epilogue::Gated(_) => GROUP,
         }
@@ -132,7 +135,10 @@ impl<'a> Linear<'a> {
     /// Strips that are one tile: with few tokens a strip is little work for a call.
     fn strips_at_once(&self, pass: &Pass<'_>) -> usize {
         let strip = self.strip_rows() * self.n_rows_in.clamp(1, TILE_TOKENS);
-        let mut floats = pass.common.products.len().min(TILE_FLOATS);
+        let mut floats = pass.common.products.len();
+        if !self.leaves_out(pass, &self.weight, Form::Neurons) {
+            floats = floats.min(TILE_FLOATS);
+        }
         if let Epilogue::Gated(_) = self.epilogue {
             // Two products side by side, and a row of results.
             let fit_the_row = pass.common.norms.len() / self.strip_rows() * strip;
@@ -158,6 +164,7 @@ impl<'a> Linear<'a> {
             let selection = gated.selection.as_ref();
             self.multiply(pass, rank, &self.weight, self.site, &gate, selection);
             match &gated.up {
+                Some(_) if self.multiply_active(pass, rank, gated, &gate, &up_tile) => {}
                 Some(up) => {
                     self.multiply(pass, rank, up, self.up_site(), &up_tile, selection);
                 }
@@ -325,21 +332,38 @@ impl<'a> Linear<'a> {
         rows: Range<usize>,
         beside: &[Beside],
     ) {
-        let out = tile.memory.pointer(rows.start - tile.rows.start);
-        let args = Matmul {
+        let skips = self.leaves_out(pass, weight, Form::Neurons);
+        let args = self.product(pass, weight, tile, rows, beside);
+        // SAFETY: the tile is this worker's own and holds tokens × rows floats.
+        unsafe {
+            match skips {
+                true => pass.table.matmul_skipping(&args),
+                false => pass.table.matmul(&args),
+            }
+        }
+    }
+
+    /// The product of some rows of a tile.
+    fn product<'t>(
+        &'t self,
+        pass: &Pass<'_>,
+        weight: &Weight<'t>,
+        tile: &Tile<'_>,
+        rows: Range<usize>,
+        beside: &'t [Beside],
+    ) -> Matmul<'t> {
+        Matmul {
             layout: weight.layout,
             panels: weight.panels,
             rows: (weight.first_row + rows.start..weight.first_row + rows.end).into(),
             activations: self.input,
             tokens: tile.tokens.clone().into(),
-            out,
+            out: tile.memory.pointer(rows.start - tile.rows.start),
             out_stride: tile.rows.len(),
             store: Store::Set,
             prefetch: pass.options.prefetch,
             beside,
-        };
-        // SAFETY: the tile is this worker's own and holds tokens × rows floats.
-        unsafe { pass.table.matmul(&args) };
+        }
     }
 }
 

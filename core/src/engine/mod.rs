@@ -39,8 +39,8 @@ pub use output::{Outputs, StepReport};
 pub use plan::EnginePlan;
 pub use sites::{
     Adapter, AdapterEmbedding, AdapterError, AdapterPair, Blend, BlendPart, ExpertPart,
-    ExpertSource, ExpertWeights, Loan, NeededExperts, Observer, Selector, SiteInput, StepOptions,
-    Unit,
+    ExpertSource, ExpertWeights, Loan, NeededExperts, Observer, Selector, SiteInput, Sparse,
+    StepOptions, Unit,
 };
 pub use step::{Engine, Step, Worker};
 

@@ -11,7 +11,7 @@ pub enum Activation {
     GeluErf,
     /// `max(x, 0)²`, without a gate (Nemotron).
     ReluSquared,
-    /// The gate where it exceeds the threshold, else 0: ReGLU with threshold 0, `FATReLU` (arXiv 2402.13516) above.
+    /// The gate times up where the gate exceeds the threshold, else 0: ReGLU with threshold 0, `FATReLU` (arXiv 2402.13516) above.
     Relu {
         /// Least gate that is not replaced by 0, exclusive; not negative.
         threshold: f32,
@@ -25,4 +25,19 @@ pub enum Activation {
         /// Maximum gate, and maximum magnitude of the value that it multiplies.
         limit: f32,
     },
+}
+
+impl Activation {
+    /// The largest gate with which the network's neuron is 0 whatever up is, where there are such gates.
+    pub(crate) const fn gate_threshold(self) -> Option<f32> {
+        match self {
+            Self::Relu { threshold } => Some(threshold),
+            Self::Drelu => Some(0.0),
+            Self::Silu
+            | Self::Gelu
+            | Self::GeluErf
+            | Self::ReluSquared
+            | Self::SwigluClamped { .. } => None,
+        }
+    }
 }

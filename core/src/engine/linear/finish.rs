@@ -107,11 +107,11 @@ impl Linear<'_> {
                 }
                 Activation::Relu { threshold } => {
                     let columns = x.iter_mut().zip(gate.row(i)).zip(up.row(i));
-                    columns.for_each(|((x, gate), up)| *x = above(*gate, threshold) * *up);
+                    columns.for_each(|((x, gate), up)| *x = opened(*gate, threshold, *up));
                 }
                 Activation::Drelu => {
                     let columns = x.iter_mut().zip(gate.row(i)).zip(up.row(i));
-                    columns.for_each(|((x, gate), up)| *x = above(*gate, 0.0) * above(*up, 0.0));
+                    columns.for_each(|((x, gate), up)| *x = opened(*gate, 0.0, above(*up, 0.0)));
                 }
                 Activation::SwigluClamped { alpha, limit } => {
                     let (gate, up) = (gate.row(i), up.row(i));
@@ -149,6 +149,11 @@ impl Linear<'_> {
 /// `x` above a threshold, else 0. NaN stays what it is.
 fn above(x: f32, threshold: f32) -> f32 {
     if x <= threshold { 0.0 } else { x }
+}
+
+/// `gate · up` if the gate is above a threshold or not a number, else 0, whatever `up` is: it need not be computed.
+fn opened(gate: f32, threshold: f32, up: f32) -> f32 {
+    if gate <= threshold { 0.0 } else { gate * up }
 }
 
 /// Prepares gate and up so that `silu(gate) · up` is `g · sigmoid(alpha · g) · (u + 1)` of the clamped ones.

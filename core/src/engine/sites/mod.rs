@@ -8,7 +8,7 @@ mod source;
 
 pub use adapter::{Adapter, AdapterEmbedding, AdapterError, AdapterPair, Blend, BlendPart};
 pub use observer::{Observer, SiteInput};
-pub use options::StepOptions;
+pub use options::{Sparse, StepOptions};
 pub use selector::{Selector, Unit};
 pub use source::{ExpertPart, ExpertSource, ExpertWeights, Loan, NeededExperts};
 pub(super) use source::{Lent, Waiter};

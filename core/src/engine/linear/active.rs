@@ -1,0 +1,100 @@
+//! Neurons that are left out because they change no bit: those whose gate is 0, and those whose code is.
+
+use super::{Linear, Tile};
+use crate::engine::epilogue::Gated;
+use crate::engine::pass::{Pass, TILE_FLOATS};
+use crate::engine::sites::Sparse;
+use crate::kernels::neuron::Form;
+use crate::kernels::table::Matmul;
+use crate::model::Weight;
+
+/// Maximum number of rows for which neurons are left out: of more, hardly any is inactive in all.
+const ROWS_MAX: usize = 8;
+/// Maximum number of neurons in a tile.
+const NEURONS_MAX: usize = TILE_FLOATS / 2;
+
+impl Linear<'_> {
+    /// Whether neurons may be left out of a product with `weight`, which is in `form`.
+    pub(super) fn leaves_out(&self, pass: &Pass<'_>, weight: &Weight<'_>, form: Form) -> bool {
+        weight.layout.form() == form
+            && self.n_rows_in <= ROWS_MAX
+            && pass.options.sparse == Sparse::Exact
+    }
+
+    /// Fills the tile of an up matrix with the products of the neurons whose gates are not 0 in all rows, and with 0
+    /// elsewhere; `false` if it has to be computed whole.
+    pub(super) fn multiply_active(
+        &self,
+        pass: &Pass<'_>,
+        rank: usize,
+        gated: &Gated<'_>,
+        gate: &Tile<'_>,
+        tile: &Tile<'_>,
+    ) -> bool {
+        let threshold = gated.activation.gate_threshold();
+        let (Some(up), Some(threshold)) = (&gated.up, threshold) else {
+            return false;
+        };
+        let n = tile.rows.len();
+        if !self.leaves_out(pass, up, Form::Rows) || n > NEURONS_MAX {
+            return false;
+        }
+        let mut listed = [0; NEURONS_MAX];
+        let listed = list(up, threshold, gate, &mut listed);
+        let args = Matmul {
+            out: tile.memory.pointer(0),
+            out_stride: listed.len(),
+            ..self.product(pass, up, tile, tile.rows.clone(), &[])
+        };
+        // SAFETY: the tile is this worker's own, and has as many floats as tokens × rows, of which some are listed.
+        unsafe { pass.table.matmul_listed(&args, listed) };
+        spread(up, listed, tile);
+        self.add_to_product(pass, rank, up, self.up_site(), tile);
+        true
+    }
+}
+
+/// Lists the neurons of a tile whose gate is above the threshold, or not a number, in any of its rows, as rows of the
+/// tensor.
+fn list<'l>(
+    up: &Weight<'_>,
+    threshold: f32,
+    gate: &Tile<'_>,
+    listed: &'l mut [u32; NEURONS_MAX],
+) -> &'l [u32] {
+    let mut is_active = [false; NEURONS_MAX];
+    for i in 0..gate.tokens.len() {
+        for (is_active, gate) in is_active.iter_mut().zip(gate.row(i)) {
+            *is_active |= !(*gate <= threshold);
+        }
+    }
+    let mut n = 0;
+    for (i, is_active) in is_active[..gate.rows.len()].iter().enumerate() {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "a tensor has fewer than 2^32 rows"
+        )]
+        let row = (up.first_row + gate.rows.start + i) as u32;
+        listed[n] = row;
+        n += usize::from(*is_active);
+    }
+    &listed[..n]
+}
+
+/// Moves the products of listed neurons, (tokens, listed), to their places in the tile, with zeros between.
+fn spread(up: &Weight<'_>, listed: &[u32], tile: &Tile<'_>) {
+    let (n, first) = (tile.rows.len(), up.first_row + tile.rows.start);
+    // SAFETY: the tile is this worker's own, and nothing else refers to it here.
+    let all = unsafe { tile.memory.write(0..n * tile.tokens.len()) };
+    // From the end: each place is behind all products that are still to be moved.
+    for t in (0..tile.tokens.len()).rev() {
+        let mut end = n;
+        for (i, row) in listed.iter().enumerate().rev() {
+            let (at, product) = (*row as usize - first, all[t * listed.len() + i]);
+            all[t * n + at + 1..t * n + end].fill(0.0);
+            all[t * n + at] = product;
+            end = at;
+        }
+        all[t * n..t * n + end].fill(0.0);
+    }
+}
