@@ -16,10 +16,11 @@ mod seeds;
 
 use crate::run::Aligned;
 use core::fmt::Display;
+use sluice::file::GgufInSlc;
 use sluice_core::engine::{EngineLimits, EnginePlan};
 use sluice_core::gguf::source::SliceSource;
 use sluice_core::gguf::{Gguf, GgufErrorKind, Value};
-use sluice_core::model::{Loader, ModelConfig, ModelPlan};
+use sluice_core::model::{Loader, ModelConfig, ModelPlan, ModelWeights};
 use sluice_core::slc::{FileHeader, Slc, seal};
 use sluice_core::tokenizer::{self, Detokenizer, EncodeOptions, Tokenizer};
 use sluice_hf::safetensors;
@@ -233,8 +234,31 @@ pub fn slc(file: &[u8]) {
     assert!(matrices.iter().all(|matrix| matrix[1] <= len));
     assert!(matrices.windows(2).all(|pair| pair[0][1] <= pair[1][0]));
     tokenize(slc.gguf(), &file);
-    if let Some(config) = accepted(ModelConfig::from_gguf(slc.gguf())) {
-        accepted(ModelPlan::in_place(&slc, &config));
+    inside(&slc, &file);
+    if let Some(config) = accepted(ModelConfig::from_gguf(slc.gguf()))
+        && let Some(plan) = accepted(ModelPlan::in_place(&slc, &config))
+    {
+        let start = usize::try_from(slc.header().payload_offset()).expect("it is in memory");
+        let mut payloads = Aligned::new(file.len() - start);
+        payloads.bytes_mut().copy_from_slice(&file[start..]);
+        let mut tables = Aligned::new(plan.table_bytes);
+        let (payloads, tables) = (payloads.bytes_mut(), tables.bytes_mut());
+        accepted(ModelWeights::in_place(&slc, &config, payloads, tables));
+    }
+}
+
+/// The start and the end of each tensor of the GGUF file in a `.slc` file.
+fn inside(slc: &Slc<'_>, file: &[u8]) {
+    let Some(gguf) = accepted(GgufInSlc::new(slc)) else {
+        return;
+    };
+    let mut room = [0; 1000];
+    for tensor in slc.gguf().tensors() {
+        let len = tensor.len_bytes.min(room.len() as u64);
+        let into = &mut room[..usize::try_from(len).expect("short")];
+        for at in [0, tensor.len_bytes - len] {
+            accepted(gguf.read(&SliceSource(file), tensor.offset + at, into));
+        }
     }
 }
 

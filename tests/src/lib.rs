@@ -3,7 +3,7 @@
 //! [`reference`](mod@reference) evaluates llama models in f64 without a line of `sluice-core` or `sluice-kernels`;
 //! [`goldens`] names the logits that llama.cpp gave for the same files. [`fixture`] finds the project's files that
 //! tests compare with; [`shared`] finds files from other projects, or prints that a test was skipped. [`build`] makes
-//! small models, [`run`] runs any model, [`hosted`] runs them through the shell, and [`fuzz`] gives the parsers any
+//! small models, [`packing`] `.slc` files of models, [`run`] runs any model, [`hosted`] runs them through the shell, and [`fuzz`] gives the parsers any
 //! bytes, [`routes`] a server any bodies. [`sources`] lists the workspace's own files.
 
 pub mod build;
@@ -15,6 +15,7 @@ pub mod goldens;
 pub mod header;
 pub mod hosted;
 pub mod metal;
+pub mod packing;
 pub mod reference;
 pub mod routes;
 pub mod run;

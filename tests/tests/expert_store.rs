@@ -19,6 +19,7 @@ use sluice_core::team::StopFlag;
 use sluice_make::slc::{FfnLayout, PackOptions, SlcWatch, pack};
 use sluice_tests::build::Shape;
 use sluice_tests::fixture;
+use sluice_tests::packing::{self, with_quantised_ffn};
 use std::path::{Path, PathBuf};
 
 /// A folder of its own, removed at the end.
@@ -36,6 +37,18 @@ impl Folder {
     /// The model of a fixture, packed.
     fn packed(&self, name: &str) -> PathBuf {
         self.packed_from(&gguf(name), name)
+    }
+
+    /// The same by neuron, with networks in a type that has such forms; `None` if they do not have the shape.
+    fn by_neuron(&self, name: &str) -> Option<PathBuf> {
+        let bytes = with_quantised_ffn(&std::fs::read(gguf(name)).unwrap());
+        self.file_by_neuron(&bytes, name)
+    }
+
+    fn file_by_neuron(&self, bytes: &[u8], name: &str) -> Option<PathBuf> {
+        let path = self.0.join(format!("{name}-neurons.slc"));
+        std::fs::write(&path, packing::packed(bytes, FfnLayout::Neurons).ok()?).unwrap();
+        Some(path)
     }
 
     fn packed_from(&self, path: &Path, name: &str) -> PathBuf {
@@ -66,9 +79,10 @@ fn gguf(name: &str) -> PathBuf {
 
 /// Small mixtures, each of another kind: biases, gates and ups in one tensor, an expert for all tokens, groups, another type,
 /// a space of their own.
-const MODELS: [&str; 6] = [
+const MODELS: [&str; 7] = [
     "gpt-oss",
     "gpt-oss-MXFP4_MOE",
+    "glm4moe-Q4_K_M",
     "gemma4-moe",
     "deepseek2-glm",
     "granitehybrid-moe",
@@ -148,8 +162,12 @@ fn cache(path: &Path, share: usize) -> usize {
 #[test]
 fn whatever_is_in_memory_the_logits_are_the_resident_models() {
     let folder = Folder::new();
+    let mut n_by_neuron = 0;
     for name in MODELS {
-        for path in [gguf(name), folder.packed(name)] {
+        let by_neuron = folder.by_neuron(name);
+        n_by_neuron += usize::from(by_neuron.is_some());
+        let paths = [gguf(name), folder.packed(name)].into_iter();
+        for path in paths.chain(by_neuron) {
             let expected = {
                 let team = team(2);
                 let model = load(&path, &team, None).unwrap();
@@ -175,12 +193,14 @@ fn whatever_is_in_memory_the_logits_are_the_resident_models() {
             }
         }
     }
+    assert!(n_by_neuron > 1, "{n_by_neuron}");
 }
 
 #[test]
 fn every_policy_and_way_to_read_gives_the_same() {
     let folder = Folder::new();
-    for path in [gguf("gpt-oss"), folder.packed("gpt-oss")] {
+    let by_neuron = folder.file_by_neuron(&many_experts(), "many").unwrap();
+    for path in [gguf("gpt-oss"), folder.packed("gpt-oss"), by_neuron] {
         let team = team(2);
         let resident = load(&path, &team, None).unwrap();
         let expected = logits(&mut session(&resident, &team), 24).unwrap();
@@ -244,7 +264,8 @@ const TROUBLE: [Simulation; 4] = [
 #[test]
 fn late_short_and_failed_reads_change_no_bit() {
     let folder = Folder::new();
-    for path in [gguf("gpt-oss"), folder.packed("gpt-oss")] {
+    let by_neuron = folder.file_by_neuron(&many_experts(), "many").unwrap();
+    for path in [gguf("gpt-oss"), folder.packed("gpt-oss"), by_neuron] {
         let team = team(2);
         let resident = load(&path, &team, None).unwrap();
         let expected = logits(&mut session(&resident, &team), 24).unwrap();
@@ -522,7 +543,7 @@ fn tables_that_stay_in_the_file_change_no_bit() {
 }
 
 /// A mixture of many experts, of which a prompt needs most.
-fn many_experts(folder: &Folder) -> PathBuf {
+fn many_experts() -> Vec<u8> {
     let shape = Shape {
         n_layer: 3,
         n_embd: 64,
@@ -533,15 +554,20 @@ fn many_experts(folder: &Folder) -> PathBuf {
         ty: GgmlType::Q8_0,
         ..Shape::TINY
     };
+    shape.file().bytes()
+}
+
+/// The same, packed.
+fn many_experts_packed(folder: &Folder) -> PathBuf {
     let path = folder.0.join("many.gguf");
-    std::fs::write(&path, shape.file().bytes()).unwrap();
+    std::fs::write(&path, many_experts()).unwrap();
     folder.packed_from(&path, "many")
 }
 
 #[test]
 fn a_prompt_reads_each_expert_once_however_few_fit() {
     let folder = Folder::new();
-    let path = many_experts(&folder);
+    let path = many_experts_packed(&folder);
     for n_workers in [1, 2, 3] {
         let team = team(n_workers);
         for n_slots in [1, 2, 3, 5, 9, 15, 16, 40] {
@@ -568,7 +594,7 @@ fn a_prompt_reads_each_expert_once_however_few_fit() {
 fn reads_of_a_layer_take_at_most_two_calls() {
     const N_LAYERS: u64 = 3;
     let (folder, team) = (Folder::new(), team(2));
-    let path = many_experts(&folder);
+    let path = many_experts_packed(&folder);
     for (share, prefetch) in [(25, true), (50, true), (50, false)] {
         let options = ExpertOptions {
             io: Some(ExpertIo::Uring),

@@ -3,91 +3,19 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use core::sync::atomic::{AtomicU32, Ordering};
-use sluice::file::OutputFile;
 use sluice_core::engine::EngineLimits;
-use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
 use sluice_core::kernels::KvType;
-use sluice_core::model::{ModelConfig, ModelError, ModelPlan, ModelWeights};
+use sluice_core::model::ModelWeights;
 use sluice_core::slc::{FileHeader, Gap, Layout, Slc, TensorHeader, seal};
 use sluice_core::team::StopFlag;
-use sluice_make::slc::{FfnLayout, PackOptions, SlcFileError, SlcWatch, pack, unpack, verify};
+use sluice_make::slc::{FfnLayout, SlcFileError, SlcWatch, verify};
 use sluice_tests::goldens;
-use sluice_tests::run::{self, Aligned, Room, Weights};
-use std::path::PathBuf;
-
-/// A path in the temporary folder, removed at the end.
-struct Temporary(PathBuf);
-
-impl Temporary {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let (id, n) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        Self(std::env::temp_dir().join(format!("sluice-slc-{id}-{n}")))
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        let _removed = std::fs::remove_file(&self.0);
-    }
-}
+use sluice_tests::packing::{self, InPlace, unpacked};
+use sluice_tests::run::{self, Room, Weights};
 
 fn packed(gguf_file: &[u8]) -> Vec<u8> {
-    let gguf = Gguf::parse(gguf_file, gguf_file.len() as u64).unwrap();
-    let path = Temporary::new();
-    let output = OutputFile::create(&path.0, false).unwrap();
-    let stop = StopFlag::new();
-    let watch = SlcWatch::new(0, &stop, &|_| ());
-    let options = PackOptions {
-        n_threads: 2,
-        verify: true,
-        ffn: FfnLayout::Panels,
-    };
-    pack(&SliceSource(gguf_file), &gguf, output, options, &watch).unwrap();
-    std::fs::read(&path.0).unwrap()
-}
-
-fn unpacked(file: &[u8]) -> Result<Vec<u8>, SlcFileError> {
-    let slc = Slc::parse(file, file.len() as u64)?;
-    let path = Temporary::new();
-    let output = OutputFile::create(&path.0, false).unwrap();
-    let stop = StopFlag::new();
-    let watch = SlcWatch::new(0, &stop, &|_| ());
-    unpack(&SliceSource(file), &slc, output, &watch)?;
-    Ok(std::fs::read(&path.0).unwrap())
-}
-
-/// A `.slc` file's payloads, and tables for its model, aligned.
-struct InPlace {
-    file: Vec<u8>,
-    payloads: Aligned,
-    tables: Aligned,
-}
-
-impl InPlace {
-    fn new(file: Vec<u8>) -> Self {
-        let slc = Slc::parse(&file, file.len() as u64).unwrap();
-        let config = ModelConfig::from_gguf(slc.gguf()).unwrap();
-        let plan = ModelPlan::in_place(&slc, &config).unwrap();
-        assert_eq!((plan.weight_bytes, plan.staging_bytes), (0, 0));
-        let start = usize::try_from(slc.header().payload_offset()).unwrap();
-        let mut payloads = Aligned::new(file.len() - start);
-        payloads.bytes_mut().copy_from_slice(&file[start..]);
-        Self {
-            tables: Aligned::new(plan.table_bytes),
-            payloads,
-            file,
-        }
-    }
-
-    fn model(&mut self) -> Result<ModelWeights<'_>, ModelError> {
-        let slc = Slc::parse(&self.file, self.file.len() as u64).unwrap();
-        let config = ModelConfig::from_gguf(slc.gguf())?;
-        let (payloads, tables) = (self.payloads.bytes_mut(), self.tables.bytes_mut());
-        ModelWeights::in_place(&slc, &config, payloads, tables)
-    }
+    packing::packed(gguf_file, FfnLayout::Panels).unwrap()
 }
 
 #[test]
@@ -113,12 +41,12 @@ fn golden_models_in_place_have_the_logits_of_the_gguf_file() {
         let file = packed(&gguf_file);
         assert_eq!(unpacked(&file).unwrap(), gguf_file, "{}", golden.name);
         let stacked = stacked(&file);
-        let mut in_place = InPlace::new(file);
+        let mut in_place = InPlace::new(file).unwrap();
         assert_eq!(hash(in_place.model().unwrap()), expected, "{}", golden.name);
         if let Some(stacked) = stacked {
             n_mixtures += 1;
             assert_eq!(unpacked(&stacked).unwrap(), gguf_file, "{}", golden.name);
-            let mut in_place = InPlace::new(stacked);
+            let mut in_place = InPlace::new(stacked).unwrap();
             assert_eq!(hash(in_place.model().unwrap()), expected, "{}", golden.name);
         }
     }

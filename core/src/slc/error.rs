@@ -170,7 +170,7 @@ impl fmt::Display for TensorProblem {
             ),
             Self::NeuronRevision(revision) => write!(
                 f,
-                "matrices by neuron of revision {revision} are not those of this build: pack the file again"
+                "matrices by neuron of revision {revision} do not fit this build: pack the file again"
             ),
             Self::NotTheGgufs => f.write_str("type or shape differ from the GGUF header's"),
             Self::LayoutImpossible => {

@@ -144,6 +144,14 @@ impl FileHeader {
             gguf_sha256,
             n_matrices: u64_at(bytes, field::MATRICES.start),
         };
+        let stated = header.file_len;
+        if file_len < stated {
+            let needed = stated;
+            return Err(SlcError::Truncated { needed, file_len });
+        }
+        if file_len > stated {
+            return Err(SlcError::TrailingBytes { stated, file_len });
+        }
         let limits = [
             (
                 "GGUF header length",
@@ -164,14 +172,6 @@ impl FileHeader {
             if value > max {
                 return Err(SlcError::OverLimit { what, value, max });
             }
-        }
-        let stated = header.file_len;
-        if file_len < stated {
-            let needed = stated;
-            return Err(SlcError::Truncated { needed, file_len });
-        }
-        if file_len > stated {
-            return Err(SlcError::TrailingBytes { stated, file_len });
         }
         if bytes[field::RESERVED] != [0; 40] {
             return Err(SlcError::Reserved);

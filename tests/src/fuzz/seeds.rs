@@ -2,14 +2,12 @@
 
 use super::folders::{BERT_CONFIG, LLAMA_CONFIG, saved_state, zeros};
 use crate::build::{File, Meta, Shape, Vocab};
-use sluice::file::{GgufHeader, MetaValue, OutputFile};
-use sluice_core::gguf::Gguf;
-use sluice_core::gguf::source::SliceSource;
+use crate::packing::packed;
+use sluice::file::{GgufHeader, MetaValue};
 use sluice_core::kernels::GgmlType;
-use sluice_core::team::StopFlag;
-use sluice_make::slc::{FfnLayout, PackOptions, SlcWatch, pack};
+use sluice_make::slc::FfnLayout;
+use std::fs;
 use std::path::Path;
-use std::{env, fs, process};
 
 /// Inputs for the target called `name`; empty for a name that is not one.
 ///
@@ -20,8 +18,13 @@ pub fn seeds(name: &str) -> Vec<Vec<u8>> {
     match name {
         "gguf" => models().iter().map(File::bytes).chain(headers()).collect(),
         "slc" => {
-            let files = models().into_iter().chain([mixture()]);
-            files.map(|file| packed(&file.bytes())).collect()
+            let pack = |file: File, ffn| packed(&file.bytes(), ffn).expect("a sound file");
+            let panels = models().into_iter().chain([mixture(8, GgmlType::F16)]);
+            let [.., quantised] = models();
+            let by_neuron = [quantised, mixture(32, GgmlType::Q8_0)];
+            let panels = panels.map(|file| pack(file, FfnLayout::Panels));
+            let by_neuron = by_neuron.map(|file| pack(file, FfnLayout::Neurons));
+            panels.chain(by_neuron).collect()
         }
         "uth" => vec![uth1(0), uth1(2), uth1(4), uth2()],
         "imatrix" => vec![imatrix(), legacy_imatrix(2), legacy_imatrix(1)],
@@ -218,12 +221,15 @@ fn models() -> [File; 3] {
 }
 
 /// A model of experts, whose matrices a `.slc` file has side by side.
-fn mixture() -> File {
+fn mixture(n_embd: u32, ty: GgmlType) -> File {
     let shape = Shape {
-        n_embd: 8,
+        n_embd,
         n_head: 1,
         n_head_kv: 1,
-        n_ff: 16,
+        head_dim_k: n_embd,
+        head_dim_v: n_embd,
+        n_ff: 2 * n_embd,
+        ty,
         n_expert: 2,
         n_expert_used: 1,
         n_vocab: 8,
@@ -247,25 +253,6 @@ fn headers() -> [Vec<u8>; 2] {
     values.set("i32s", MetaValue::i32s(&[-1, 1]));
     values.set("strings", MetaValue::strings(&["a", "", "\u{e9}"]));
     [vocabulary.bytes(), values.bytes()]
-}
-
-fn packed(gguf_file: &[u8]) -> Vec<u8> {
-    let gguf = Gguf::parse(gguf_file, gguf_file.len() as u64).expect("it was just made");
-    let path = env::temp_dir().join(format!("sluice-seed-{}", process::id()));
-    let output =
-        OutputFile::create_model(&path, true, *b"SLCM").expect("a writable temporary folder");
-    let stop = StopFlag::new();
-    let watch = SlcWatch::new(0, &stop, &|_| ());
-    let options = PackOptions {
-        n_threads: 1,
-        verify: false,
-        ffn: FfnLayout::Panels,
-    };
-    let result = pack(&SliceSource(gguf_file), &gguf, output, options, &watch);
-    result.expect("a sound file");
-    let file = fs::read(&path).expect("it was just written");
-    fs::remove_file(&path).expect("it is there");
-    file
 }
 
 /// An expert of 32 rows of 32 weights of type `dtype` (0 F32, 2 Int8, 4 Q4_0).

@@ -10,21 +10,25 @@ mod texts;
 
 use drafts::Fixed;
 use sluice::draft::{DraftModel, HeadDrafter};
+use sluice::file::LoadMode;
 use sluice::host::isa::kernel_table;
 use sluice::host::topology::Cores;
-use sluice::model::LoadOptions;
+use sluice::model::{LoadOptions, ModelSource};
 use sluice::session::StepHooks;
 use sluice::speculate::{Drafter, Figures, POSITIONS_MAX, SpeculationOptions};
 use sluice::{Limits, Model, Team};
 use sluice_core::engine::{BatchEntry, Wants};
+use sluice_make::slc::FfnLayout;
 use sluice_tests::build::Random;
 use sluice_tests::measured;
+use sluice_tests::packing::packed;
 use std::path::Path;
 use texts::{Asked, Told, write};
 
 /// Attention alone, windows, mixtures, latent rows, convolutions, delta nets, Mamba 2; with their draft tokens.
-const MODELS: [&str; 12] = [
+const MODELS: [&str; 13] = [
     "llama-Q4_K",
+    "llama-Q4_K.slc",
     "gemma3",
     "gpt-oss",
     "deepseek2",
@@ -38,13 +42,20 @@ const MODELS: [&str; 12] = [
     "deepseek2-mtp",
 ];
 
+/// A fixture; `.slc` is one whose feed-forward network is stored by neuron.
 fn open(name: &str, team: &Team) -> Model {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models");
-    let opened = sluice::model::ModelSource::open(
-        folder.join(format!("{name}.gguf")),
-        sluice::file::LoadMode::Read,
-    );
-    opened.unwrap().load(team).unwrap()
+    let path = folder.join(format!("{}.gguf", name.trim_end_matches(".slc")));
+    if !name.ends_with(".slc") {
+        let opened = ModelSource::open(path, LoadMode::Read);
+        return opened.unwrap().load(team).unwrap();
+    }
+    let file = packed(&std::fs::read(path).unwrap(), FfnLayout::Neurons).unwrap();
+    let path = std::env::temp_dir().join(format!("sluice-drafts-{}-{name}", std::process::id()));
+    std::fs::write(&path, file).unwrap();
+    let model = ModelSource::open(&path, LoadMode::Read).unwrap().load(team);
+    std::fs::remove_file(path).unwrap();
+    model.unwrap()
 }
 
 fn n_runs() -> usize {

@@ -7,7 +7,7 @@ mod pack;
 mod plan;
 mod unpack;
 
-pub use pack::{FfnLayout, PackOptions, pack};
+pub use pack::{PackOptions, pack};
 pub use unpack::{unpack, verify};
 
 use core::fmt;
@@ -21,6 +21,16 @@ use sluice_core::model::LoadProgress;
 use sluice_core::slc::{SlcError, TensorProblem};
 use sluice_core::state::Identity;
 use sluice_core::team::StopFlag;
+
+/// How the matrices of feed-forward networks are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FfnLayout {
+    /// In panels, as all others.
+    #[default]
+    Panels,
+    /// Gates in panels, up by rows, down by neurons: what is zero can be left unread.
+    Neurons,
+}
 
 /// Why a file was not packed or unpacked.
 #[derive(Debug, thiserror::Error)]

@@ -2,7 +2,8 @@
 
 use super::plan::{Plan, no_form};
 use super::{
-    NoFormReason, PIECE_BYTES, SlcFileError, SlcWatch, checksum_of, hash_through, pieces, verify,
+    FfnLayout, NoFormReason, PIECE_BYTES, SlcFileError, SlcWatch, checksum_of, hash_through,
+    pieces, verify,
 };
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -16,16 +17,6 @@ use sluice_core::kernels::panel::PanelLayout;
 use sluice_core::slc::{FileHeader, Slc, TensorHeader};
 use sluice_core::state::Identity;
 use std::sync::{Mutex, PoisonError};
-
-/// How the matrices of feed-forward networks are stored.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FfnLayout {
-    /// In panels, as all others.
-    #[default]
-    Panels,
-    /// Gates in panels, up by rows, down by neurons: what is zero can be left unread.
-    Neurons,
-}
 
 /// Options of [`pack`].
 #[derive(Clone, Copy, Debug)]
