@@ -1,5 +1,10 @@
 //! Activations of feed-forward networks.
 
+use super::config::ModelConfig;
+use super::error::ModelError;
+use super::kind::{Channel, Mixer};
+use core::fmt;
+
 /// The activation of a feed-forward network's gate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
@@ -25,4 +30,97 @@ pub enum Activation {
         /// Maximum gate, and maximum magnitude of the value that it multiplies.
         limit: f32,
     },
+}
+
+impl Activation {
+    /// `silu`, `relu`, `drelu`, `fatrelu` or `fatrelu:THRESHOLD`, where the threshold is a finite number of 0 or more
+    /// and 0 unless it is given: the activations that a gate may have in place of another.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text.split_once(':') {
+            None => match text {
+                "silu" => Some(Self::Silu),
+                "relu" | "fatrelu" => Some(Self::Relu { threshold: 0.0 }),
+                "drelu" => Some(Self::Drelu),
+                _ => None,
+            },
+            Some(("fatrelu", threshold)) => {
+                let threshold: f32 = threshold.parse().ok()?;
+                let is_sound = threshold.is_finite() && threshold >= 0.0;
+                is_sound.then_some(Self::Relu {
+                    threshold: threshold.abs(),
+                })
+            }
+            Some(_) => None,
+        }
+    }
+
+    /// Whether it gives zeros, so that neurons can be skipped.
+    pub const fn has_zeros(&self) -> bool {
+        matches!(self, Self::Relu { .. } | Self::Drelu | Self::ReluSquared)
+    }
+
+    /// Whether another of [`Self::parse`]'s can stand in its place: it is the activation of a gate without clamps.
+    const fn is_replaceable(&self) -> bool {
+        matches!(self, Self::Silu | Self::Relu { .. } | Self::Drelu)
+    }
+}
+
+/// As [`Activation::parse`] reads it, where it reads one.
+impl fmt::Display for Activation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self {
+            Self::Silu => "silu",
+            Self::Gelu => "gelu_pytorch_tanh",
+            Self::GeluErf => "gelu",
+            Self::ReluSquared => "relu2",
+            Self::Relu { threshold } if *threshold > 0.0 => {
+                return write!(f, "fatrelu:{threshold}");
+            }
+            Self::Relu { .. } => "relu",
+            Self::Drelu => "drelu",
+            Self::SwigluClamped { limit, .. } => return write!(f, "swiglu clamped at {limit}"),
+        };
+        f.write_str(name)
+    }
+}
+
+impl ModelConfig {
+    /// The activation of the first layer that has a network or experts.
+    pub fn activation(&self) -> Option<Activation> {
+        self.kinds.iter().find_map(|kind| match &kind.channel {
+            Channel::Ffn(shape) => Some(shape.activation),
+            Channel::Experts(shape) => Some(shape.activation),
+            Channel::None => None,
+        })
+    }
+
+    /// The model with another activation of its gates, for files that do not say that theirs has zeros.
+    ///
+    /// # Errors
+    /// [`ModelError::ActivationFixed`]: a model whose gates have GELU or clamps, one without gates, an encoder, or one
+    /// whose mixers apply SiLU as well.
+    pub fn with_activation(mut self, activation: Activation) -> Result<Self, ModelError> {
+        let architecture = self.architecture;
+        let is_fixed = |current| ModelError::ActivationFixed {
+            architecture: architecture.name(),
+            current,
+        };
+        let current = self.activation().unwrap_or(Activation::Silu);
+        let attends = |mixer: &Mixer| !matches!(mixer, Mixer::DeltaNet(_) | Mixer::Mamba2(_));
+        if !self.is_causal || !self.kinds.iter().all(|kind| attends(&kind.mixer)) {
+            return Err(is_fixed(current));
+        }
+        for kind in &mut self.kinds {
+            let (is_gated, place) = match &mut kind.channel {
+                Channel::Ffn(shape) => (shape.is_gated, &mut shape.activation),
+                Channel::Experts(shape) => (shape.is_gated, &mut shape.activation),
+                Channel::None => continue,
+            };
+            if !is_gated || !place.is_replaceable() {
+                return Err(is_fixed(*place));
+            }
+            *place = activation;
+        }
+        Ok(self)
+    }
 }

@@ -42,6 +42,7 @@ mod weight;
 mod weights;
 
 pub use activation::Activation;
+pub use arch::PowerInfer;
 pub use architecture::Architecture;
 pub use config::{
     Fusion, KINDS_MAX, LAYERS_MAX, LayerActivations, ModelConfig, NextToken, ROPES_MAX,

@@ -380,6 +380,7 @@ fn every_number_of_experts_is_checked() {
                 shared: None,
                 has_norms: false,
                 n_latent: 0,
+                routes_input: false,
             });
         }
         match &mut c.kinds[0].channel {

@@ -22,42 +22,82 @@ impl<'p> Block<'p> {
         &self,
         runner: &mut Runner<'p, '_>,
     ) -> Result<(Choices<'p>, Activations<'p>), Stop> {
-        let (pass, n, rank) = (self.pass, runner.n_rows, runner.member.rank());
         let index = self.at.index;
         let channel_norm = channel_norm(self.at.kind);
-        let normed = |runner: &mut Runner<'p, '_>, norm| {
-            let norm = pass.model.norm(self.at.weights, norm);
-            runner.normed(Phase::FfnNorm, index, norm, Order::Batch)
-        };
         let input = match self.shape.has_norms {
-            true => normed(runner, Vector::RouterNorm)?,
-            false => normed(runner, channel_norm)?,
+            true => self.normed(runner, Vector::RouterNorm)?,
+            false => self.normed(runner, channel_norm)?,
         };
+        let choices = self.choose_by(runner, &input);
+        // Experts with norms of their own read the stream that the first norm has moved.
+        if runner.n_rows > SMALL_BATCH || self.shape.has_norms {
+            runner.barrier(index)?;
+        }
+        match self.shape.has_norms {
+            true => Ok((choices, self.normed(runner, channel_norm)?)),
+            false => Ok((choices, input)),
+        }
+    }
+
+    /// Choice of experts by the layer's input, which the mixer has not changed yet; announces them.
+    pub(super) fn choose_early(&self, runner: &mut Runner<'p, '_>) -> Result<(), Stop> {
+        assert!(
+            !runner.stream.is_pending(),
+            "no layer before has a norm after its blocks"
+        );
+        let (index, order) = (self.at.index, runner.order);
+        let input = runner.normed(Phase::FfnRouter, index, None, order)?;
+        let choices = self.choose_by(runner, &input);
+        if runner.n_rows > SMALL_BATCH {
+            runner.barrier(index)?;
+        }
+        if runner.member.rank() == 0 {
+            let (buckets, _) = self.buckets(runner, choices);
+            self.announce(runner.member, &buckets);
+        }
+        Ok(())
+    }
+
+    /// What [`Self::choose_early`] chose, and the normed rows of all tokens.
+    pub(super) fn chosen_early(
+        &self,
+        runner: &mut Runner<'p, '_>,
+    ) -> Result<(Choices<'p>, Activations<'p>), Stop> {
+        let input = self.normed(runner, channel_norm(self.at.kind))?;
+        Ok((self.choices(runner), input))
+    }
+
+    /// Rows of the stream after one of the layer's norms.
+    fn normed(&self, runner: &mut Runner<'p, '_>, norm: Vector) -> Result<Activations<'p>, Stop> {
+        let norm = self.pass.model.norm(self.at.weights, norm);
+        runner.normed(Phase::FfnNorm, self.at.index, norm, Order::Batch)
+    }
+
+    /// Room for the choices of the runner's rows.
+    fn choices(&self, runner: &Runner<'p, '_>) -> Choices<'p> {
+        let is_small = runner.n_rows <= SMALL_BATCH;
+        self.room.choices(is_small.then_some(runner.member.rank()))
+    }
+
+    /// Choice of experts by the rows that the router reads: all of them for small batches, else this worker's.
+    fn choose_by(&self, runner: &mut Runner<'p, '_>, input: &Activations<'p>) -> Choices<'p> {
+        let (pass, n, rank) = (self.pass, runner.n_rows, runner.member.rank());
         if rank == 0 {
             let input = InputRows {
-                rows: &input,
+                rows: input,
                 entries: Entries::Each(runner.order),
             };
             pass.show(self.router(), input, 0..n);
         }
-        let is_small = n <= SMALL_BATCH;
-        let choices = self.room.choices(if is_small { Some(rank) } else { None });
+        let choices = self.choices(runner);
         let start = runner.now();
-        let tokens = if is_small {
-            0..n
-        } else {
-            runner.member.home_range(n)
+        let tokens = match n <= SMALL_BATCH {
+            true => 0..n,
+            false => runner.member.home_range(n),
         };
-        let bytes = self.choose_experts(rank, &input, runner.order, tokens, choices);
-        runner.record(Phase::FfnRouter, index, start, bytes);
-        // Experts with norms of their own read the stream that the first norm has moved.
-        if !is_small || self.shape.has_norms {
-            runner.barrier(index)?;
-        }
-        match self.shape.has_norms {
-            true => Ok((choices, normed(runner, channel_norm)?)),
-            false => Ok((choices, input)),
-        }
+        let bytes = self.choose_experts(rank, input, runner.order, tokens, choices);
+        runner.record(Phase::FfnRouter, self.at.index, start, bytes);
+        choices
     }
 
     /// The matrix that scores experts.
@@ -76,27 +116,32 @@ impl<'p> Block<'p> {
         choices: Choices<'p>,
         input: Activations<'p>,
     ) -> Result<Routed<'p>, Stop> {
-        let (n, rank) = (runner.n_rows, runner.member.rank());
-        let n_pairs = n * self.shape.n_expert_used;
-        // SAFETY: written before the barrier, or by this worker.
-        let experts = unsafe { choices.experts.read(0..n_pairs) };
-        // SAFETY: as above.
-        let weights = unsafe { choices.weights.read(0..n_pairs) };
-        let memory = self.room.buckets.of(rank);
-        // SAFETY: this worker's own memory, whose last use is over.
-        let memory = unsafe { memory.write(0..memory.len()) };
-        let (n_expert, n_used) = (self.shape.n_expert, self.shape.n_expert_used);
-        let buckets = Buckets::new(n_expert, n_used, experts, memory);
+        let (buckets, weights) = self.buckets(runner, choices);
         let routed = Routed {
             buckets,
             weights,
             input,
             is_gathered: false,
         };
-        if n <= SMALL_BATCH {
+        if runner.n_rows <= SMALL_BATCH {
             return Ok(routed);
         }
         self.gather(runner, routed)
+    }
+
+    /// Pairs of the runner's rows by expert, in this worker's own memory, and the weights of all pairs. Call it after
+    /// the barrier that follows the choice, if there is one.
+    fn buckets(&self, runner: &Runner<'p, '_>, choices: Choices<'p>) -> (Buckets<'p>, &'p [f32]) {
+        let n_pairs = runner.n_rows * self.shape.n_expert_used;
+        // SAFETY: written before the barrier, or by this worker.
+        let experts = unsafe { choices.experts.read(0..n_pairs) };
+        // SAFETY: as above.
+        let weights = unsafe { choices.weights.read(0..n_pairs) };
+        let memory = self.room.buckets.of(runner.member.rank());
+        // SAFETY: this worker's own memory, whose last use is over.
+        let memory = unsafe { memory.write(0..memory.len()) };
+        let (n_expert, n_used) = (self.shape.n_expert, self.shape.n_expert_used);
+        (Buckets::new(n_expert, n_used, experts, memory), weights)
     }
 
     /// The choice of experts for some tokens; returns the bytes read.
