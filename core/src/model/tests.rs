@@ -66,6 +66,7 @@ pub(crate) fn config_of(kinds: &[LayerKind]) -> ModelConfig {
             qkv: false,
             gate_up: false,
             gate_up_exps: false,
+            down_by_neuron: false,
         },
         architecture: Architecture::all().next().unwrap(),
         n_embd: 64,

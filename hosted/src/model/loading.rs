@@ -114,7 +114,10 @@ impl ModelSource {
             dense,
             is_in_place: options.source.is_none() && file.slc()?.is_some(),
             identity: match options.source {
-                None => ModelIdentity::of_file(file, options.hashes),
+                None => {
+                    let identity = ModelIdentity::of_file(file, options.hashes);
+                    identity.with_variant(self.variant())
+                }
                 Some(_) => ModelIdentity::unlike_any(),
             },
         })

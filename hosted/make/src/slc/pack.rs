@@ -8,6 +8,7 @@ use sluice_core::gguf::source::{SourceError, TensorSource};
 use sluice_core::gguf::{Gguf, TensorInfo};
 use sluice_core::hash::Hash64;
 use sluice_core::kernels::panel::{PANEL_ROWS, PanelLayout};
+use sluice_core::model::PowerInfer;
 use sluice_core::slc::{FileHeader, Slc, TensorHeader};
 use sluice_core::state::Identity;
 use std::sync::{Mutex, PoisonError};
@@ -38,6 +39,9 @@ pub fn pack(
     options: PackOptions,
     watch: &SlcWatch<'_>,
 ) -> Result<FileHeader, SlcFileError> {
+    if PowerInfer::of(gguf).is_some_and(|file| file.is_down_by_neuron) {
+        return Err(SlcFileError::DownByNeuron);
+    }
     let mut plan = Plan::new(source, gguf)?;
     output.reserve(plan.header.file_len)?;
     let jobs: Vec<_> = gguf

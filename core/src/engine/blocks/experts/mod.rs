@@ -19,6 +19,7 @@
 //! expert is shared by all workers; down runs expert by expert, over all strips of a worker in one call.
 
 mod ahead;
+mod early;
 mod latent;
 mod room;
 mod route;
@@ -26,6 +27,7 @@ mod routing;
 mod shared;
 
 pub(super) use ahead::look_ahead;
+pub(super) use early::before_mixer;
 pub(super) use room::ExpertsRoom;
 
 use super::LayerAt;
@@ -38,7 +40,7 @@ use crate::engine::rows::{
     Buckets, Entries, InputRows, Order, Pairs, Rows, SMALL_BATCH, some_rows,
 };
 use crate::engine::runner::Runner;
-use crate::engine::sites::{ExpertPart, ExpertSource, Lent, NeededExperts, Waiter};
+use crate::engine::sites::{ExpertPart, ExpertSource, Lent, Waiter};
 use crate::engine::stream::Target;
 use crate::kernels::activation::ActivationLayout;
 use crate::kernels::contract::GROUP;
@@ -98,30 +100,6 @@ impl<'p> Routed<'p> {
             Some((start..start + len, token..token + len))
         })
     }
-}
-
-/// Chooses and announces experts before the layer's mixer, if their router reads the layer's input. `leaves_out`: only for
-/// the rows that outputs depend on.
-pub(super) fn before_mixer<'p>(
-    runner: &mut Runner<'p, '_>,
-    room: &'p ExpertsRoom<'p>,
-    at: LayerAt<'p>,
-    shape: &'p Experts,
-    leaves_out: bool,
-) -> Result<(), Stop> {
-    if !shape.routes_input {
-        return Ok(());
-    }
-    let all = (runner.n_rows, runner.order);
-    if leaves_out {
-        // The rows as the mixer will leave them.
-        (runner.n_rows, runner.order) = (runner.pass.wanted.n_outputs, Order::OutputsFirst);
-    }
-    if runner.n_rows > 0 {
-        Block::new(runner, room, at, shape).choose_early(runner)?;
-    }
-    (runner.n_rows, runner.order) = all;
-    Ok(())
 }
 
 pub(super) fn run<'p>(
@@ -243,20 +221,6 @@ impl<'p> Block<'p> {
             .shared
             .expect("asked for where there is such an expert");
         ActivationLayout::new(shared.n_ff, self.pass.activations().neurons)
-    }
-
-    /// Announces to the source which experts the rows need.
-    fn announce(&self, member: &Member<'_>, buckets: &Buckets<'p>) {
-        let readers = |n_strips: usize| member.size().min(n_strips);
-        self.source.announce(&NeededExperts {
-            layer: self.at.index,
-            experts: buckets.active(),
-            readers: [
-                readers(self.shape.n_ff.div_ceil(GROUP)),
-                readers(self.width().div_ceil(STRIP_ROWS)),
-            ],
-            n_tokens: buckets.len() / self.shape.n_expert_used,
-        });
     }
 
     /// Gate and up projections of all experts as one phase.

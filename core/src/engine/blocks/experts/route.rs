@@ -5,13 +5,15 @@ use super::room::Choices;
 use super::routing::{Choice, weigh};
 use super::{Block, Routed};
 use crate::engine::adapt::{Adapted, Area, At};
+use crate::engine::linear::STRIP_ROWS;
 use crate::engine::pass::activations;
 use crate::engine::rows::{Buckets, Entries, InputRows, Order, SMALL_BATCH, TILE_TOKENS};
 use crate::engine::runner::Runner;
-use crate::kernels::contract::sqrt;
+use crate::engine::sites::NeededExperts;
+use crate::kernels::contract::{GROUP, sqrt};
 use crate::kernels::table::{Activations, Matmul, Store};
 use crate::model::{Site, Vector};
-use crate::team::Stop;
+use crate::team::{Member, Stop};
 use crate::trace::Phase;
 use core::ops::Range;
 
@@ -39,48 +41,28 @@ impl<'p> Block<'p> {
         }
     }
 
-    /// Choice of experts by the layer's input, which the mixer has not changed yet; announces them.
-    pub(super) fn choose_early(&self, runner: &mut Runner<'p, '_>) -> Result<(), Stop> {
-        assert!(
-            !runner.stream.is_pending(),
-            "no layer before has a norm after its blocks"
-        );
-        let (index, order) = (self.at.index, runner.order);
-        let input = runner.normed(Phase::FfnRouter, index, None, order)?;
-        let choices = self.choose_by(runner, &input);
-        if runner.n_rows > SMALL_BATCH {
-            runner.barrier(index)?;
-        }
-        if runner.member.rank() == 0 {
-            let (buckets, _) = self.buckets(runner, choices);
-            self.announce(runner.member, &buckets);
-        }
-        Ok(())
-    }
-
-    /// What [`Self::choose_early`] chose, and the normed rows of all tokens.
-    pub(super) fn chosen_early(
+    /// Rows of the stream after one of the layer's norms.
+    pub(super) fn normed(
         &self,
         runner: &mut Runner<'p, '_>,
-    ) -> Result<(Choices<'p>, Activations<'p>), Stop> {
-        let input = self.normed(runner, channel_norm(self.at.kind))?;
-        Ok((self.choices(runner), input))
-    }
-
-    /// Rows of the stream after one of the layer's norms.
-    fn normed(&self, runner: &mut Runner<'p, '_>, norm: Vector) -> Result<Activations<'p>, Stop> {
+        norm: Vector,
+    ) -> Result<Activations<'p>, Stop> {
         let norm = self.pass.model.norm(self.at.weights, norm);
         runner.normed(Phase::FfnNorm, self.at.index, norm, Order::Batch)
     }
 
     /// Room for the choices of the runner's rows.
-    fn choices(&self, runner: &Runner<'p, '_>) -> Choices<'p> {
+    pub(super) fn choices(&self, runner: &Runner<'p, '_>) -> Choices<'p> {
         let is_small = runner.n_rows <= SMALL_BATCH;
         self.room.choices(is_small.then_some(runner.member.rank()))
     }
 
     /// Choice of experts by the rows that the router reads: all of them for small batches, else this worker's.
-    fn choose_by(&self, runner: &mut Runner<'p, '_>, input: &Activations<'p>) -> Choices<'p> {
+    pub(super) fn choose_by(
+        &self,
+        runner: &mut Runner<'p, '_>,
+        input: &Activations<'p>,
+    ) -> Choices<'p> {
         let (pass, n, rank) = (self.pass, runner.n_rows, runner.member.rank());
         if rank == 0 {
             let input = InputRows {
@@ -131,7 +113,11 @@ impl<'p> Block<'p> {
 
     /// Pairs of the runner's rows by expert, in this worker's own memory, and the weights of all pairs. Call it after
     /// the barrier that follows the choice, if there is one.
-    fn buckets(&self, runner: &Runner<'p, '_>, choices: Choices<'p>) -> (Buckets<'p>, &'p [f32]) {
+    pub(super) fn buckets(
+        &self,
+        runner: &Runner<'p, '_>,
+        choices: Choices<'p>,
+    ) -> (Buckets<'p>, &'p [f32]) {
         let n_pairs = runner.n_rows * self.shape.n_expert_used;
         // SAFETY: written before the barrier, or by this worker.
         let experts = unsafe { choices.experts.read(0..n_pairs) };
@@ -142,6 +128,20 @@ impl<'p> Block<'p> {
         let memory = unsafe { memory.write(0..memory.len()) };
         let (n_expert, n_used) = (self.shape.n_expert, self.shape.n_expert_used);
         (Buckets::new(n_expert, n_used, experts, memory), weights)
+    }
+
+    /// Announces to the source which experts the rows need.
+    pub(super) fn announce(&self, member: &Member<'_>, buckets: &Buckets<'p>) {
+        let readers = |n_strips: usize| member.size().min(n_strips);
+        self.source.announce(&NeededExperts {
+            layer: self.at.index,
+            experts: buckets.active(),
+            readers: [
+                readers(self.shape.n_ff.div_ceil(GROUP)),
+                readers(self.width().div_ceil(STRIP_ROWS)),
+            ],
+            n_tokens: buckets.len() / self.shape.n_expert_used,
+        });
     }
 
     /// The choice of experts for some tokens; returns the bytes read.
