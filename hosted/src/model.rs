@@ -182,7 +182,7 @@ impl ModelSource {
         })
     }
 
-    /// The model with another activation of its gates than its file says, which is part of its identity: for files of
+    /// The model with another activation of its gates than its file says, as a part of its identity: for files of
     /// models with zeros that do not name their activation. The file's own changes nothing.
     ///
     /// # Errors

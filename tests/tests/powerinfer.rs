@@ -168,7 +168,7 @@ fn files_that_are_read_in_pieces_are_turned_too() {
     };
     let source = SliceSource(&bytes);
     assert_eq!(load(&Read(source)), load(&source));
-    // Without room to turn them in, the error says how much is missing.
+    // Without room to turn them in, the error gives the missing bytes.
     let mut memory = [plan.weight_bytes, plan.table_bytes].map(run::Aligned::new);
     let [weights, tables] = memory.each_mut().map(run::Aligned::bytes_mut);
     let loader = Loader::new(&gguf, &config, weights, tables).unwrap();
@@ -196,7 +196,7 @@ fn any_trace_of_powerinfer_makes_a_llama_file_relu() {
     add_predictor(&mut predicted, &SHAPE);
     predicted.unset("powerinfer.sparse_threshold");
     assert_eq!(config(&predicted).activation(), relu);
-    // A file that says what it has is right.
+    // A key in the file wins.
     predicted.set("llama.activation", "drelu");
     assert_eq!(config(&predicted).activation(), Some(Activation::Drelu));
     let bamboo = Shape {

@@ -35,6 +35,7 @@ mod plan;
 pub mod pooling;
 mod ranges;
 mod refs;
+mod replaced;
 mod rope;
 mod shape;
 mod site;

@@ -110,7 +110,7 @@ fn options_without_effect_on_a_model_are_warnings() {
     assert_eq!(line, format!("model \"tale\": {expected}"));
 }
 
-/// Its answers, its fingerprint and its cached prompts on disk are those of another model.
+/// Its answers, its fingerprint and its cached prompts on disk are another model's.
 #[test]
 fn another_activation_shares_nothing_with_the_file_s_own() {
     let folder = folder("activation");
