@@ -23,9 +23,7 @@ const SHAPE: Shape = Shape {
 
 fn floats(tensor: &Tensor) -> Vec<f32> {
     let n = tensor.dims.iter().product::<u64>();
-    let values = dequantise(tensor.ty as u32, &tensor.data, n.try_into().unwrap()).unwrap();
-    #[expect(clippy::cast_possible_truncation, reason = "each is a f32")]
-    values.into_iter().map(|x| x as f32).collect()
+    dequantise(tensor.ty as u32, &tensor.data, n.try_into().unwrap()).unwrap()
 }
 
 fn turned(values: &[f32], n_rows: usize) -> Vec<f32> {

@@ -114,13 +114,14 @@ impl ModelSource {
             dense,
             is_in_place: options.source.is_none() && file.slc()?.is_some(),
             identity: match options.source {
-                None => {
-                    let identity = ModelIdentity::of_file(file, options.hashes);
-                    identity.with_variant(self.variant())
-                }
+                None => self.identity(options.hashes),
                 Some(_) => ModelIdentity::unlike_any(),
             },
         })
+    }
+
+    fn identity(&self, hashes: Option<HashRecords>) -> ModelIdentity {
+        ModelIdentity::of_file(self.file(), hashes).with_variant(self.variant())
     }
 
     fn check_tensors(&self, stop: &StopFlag) -> Result<(), LoadError> {

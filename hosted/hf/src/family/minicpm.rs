@@ -26,7 +26,7 @@ fn write_scales(out: &mut Description<'_>) -> Result<(), HfError> {
     let (config, shape) = (out.config, out.shape);
     let depth = config.maybe_number(&["scale_depth"])?.unwrap_or(1.0);
     let base = config.maybe_number(&["dim_model_base"])?.unwrap_or(1.0);
-    if !(base > 0.0) {
+    if base.is_nan() || base <= 0.0 {
         return Err(config.error(&["dim_model_base"], "is not above 0"));
     }
     out.set(
