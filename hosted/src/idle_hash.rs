@@ -4,27 +4,27 @@
 use crate::Model;
 use crate::host::activity;
 use crate::host::placement::Priority;
-use crate::identity::{HashError, ModelIdentity, identify};
+use crate::identity::{HashError, identify};
 use core::time::Duration;
 use std::sync::Arc;
 use std::thread;
 
 impl Model {
     /// Hashes its file on a thread of the lowest priority, once the model has run and whenever no team of this process
-    /// works, so that [`ModelIdentity::hash`] becomes known. Returns at once. Does nothing
+    /// works, so that [`ModelIdentity::hash`](crate::identity::ModelIdentity::hash) becomes known. Returns at once. Does nothing
     /// where it is known already, and for a model whose experts stay on disk, which needs the disk for them.
     ///
     /// `log` is called with the reason if the file cannot be hashed.
     pub fn identify_when_idle(&self, log: impl Fn(&str) + Send + 'static) {
         if self.identity().hash().is_some()
             || self.experts().is_some()
-            || !self.identity.0.is_of_file
+            || !self.identity.known.is_of_file
         {
             return;
         }
         // The thread ends with the model.
-        let (source, alive) = (self.opened.weak(), Arc::downgrade(&self.identity.0));
-        let records = self.identity.0.records.clone();
+        let (source, alive) = (self.opened.weak(), Arc::downgrade(&self.identity.known));
+        let records = self.identity.known.records.clone();
         let runs = activity::n_runs();
         let hashing = move || {
             let _may_be_refused = Priority::Idle.apply("hashing");
@@ -45,7 +45,7 @@ impl Model {
                 is_alive()
             });
             match (found, alive.upgrade()) {
-                (Ok(hash), Some(known)) => ModelIdentity(known).found(hash),
+                (Ok(hash), Some(known)) => known.found(hash),
                 (Ok(_), None) | (Err(HashError::Stopped), _) => {}
                 (Err(error), _) => log(&format!("the model's file was not hashed: {error}")),
             }

@@ -17,7 +17,7 @@ use sha2::{Digest as _, Sha256};
 use sluice_core::engine::ExpertSource;
 use sluice_core::gguf::{Gguf, optional};
 use sluice_core::head;
-use sluice_core::model::{self, ModelConfig, ModelError, ModelPlan};
+use sluice_core::model::{self, Activation, ModelConfig, ModelError, ModelPlan};
 use sluice_core::tokenizer::{self, EncodeOptions, Tokenizer};
 use std::path::Path;
 use std::sync::Arc;
@@ -51,7 +51,11 @@ pub(crate) type WeightsMemory = (ModelMemory, ModelSource, Option<Model>);
 /// A model's file, read up to its tokenizer: enough to count tokens and to determine what a model
 /// needs. A clone is the same file.
 #[derive(Clone, Debug)]
-pub struct ModelSource(Arc<Owned<Head<'static>, (ModelFile, Vec<u32>)>>);
+pub struct ModelSource {
+    head: Arc<Owned<Head<'static>, (ModelFile, Vec<u32>)>>,
+    /// The shape, and what it stands for, of a model that runs differently from what its file says.
+    variant: Option<(Arc<ModelConfig>, Arc<str>)>,
+}
 
 /// Why a model was not opened.
 #[derive(Debug, thiserror::Error)]
@@ -142,7 +146,8 @@ impl Model {
             Some(hash) => hash.to_string(),
             None => {
                 let header = Sha256::digest(self.gguf().header_bytes());
-                format!("{}-u", Identity(header.into()))
+                let header = self.identity.of_variant(Identity(header.into()));
+                format!("{header}-u")
             }
         }
     }
@@ -171,13 +176,58 @@ impl ModelSource {
     /// As [`Self::open`].
     pub fn of_file(file: ModelFile) -> Result<Self, OpenError> {
         let owned = Owned::new((file, Vec::new()), |(file, words)| Head::new(file, words))?;
-        Ok(Self(Arc::new(owned)))
+        Ok(Self {
+            head: Arc::new(owned),
+            variant: None,
+        })
+    }
+
+    /// The model with another activation of its gates than its file says, as a part of its identity: for files of
+    /// models with zeros that do not name their activation. The file's own changes nothing.
+    ///
+    /// # Errors
+    /// [`OpenError::Unusable`]: another activation cannot take the place of the model's own.
+    pub fn with_activation(&self, activation: Activation) -> Result<Self, OpenError> {
+        let own = &self.head.get().config;
+        if own.activation() == Some(activation) {
+            return Ok(Self {
+                variant: None,
+                ..self.clone()
+            });
+        }
+        let changed = own.clone().with_activation(activation);
+        let config = changed.map_err(|error| OpenError::Unusable {
+            name: self.name().to_owned(),
+            reason: Box::new(error),
+        })?;
+        let text = format!("activation {activation}");
+        Ok(Self {
+            variant: Some((Arc::new(config), text.into())),
+            ..self.clone()
+        })
+    }
+
+    /// The activation that the file names, or that its architecture implies, if it has zeros and another one replaces it.
+    #[must_use]
+    pub fn replaced_activation(&self) -> Option<Activation> {
+        let own = self.head.get().config.activation();
+        own.filter(|own| self.variant.is_some() && own.has_zeros())
+    }
+
+    /// What the model differs by from what its file says.
+    pub(crate) fn variant(&self) -> Option<Arc<str>> {
+        self.variant.as_ref().map(|(_, text)| Arc::clone(text))
     }
 
     /// The same file again, as long as it is open.
     pub(crate) fn weak(&self) -> impl Fn() -> Option<Self> + Send + use<> {
-        let weak = Arc::downgrade(&self.0);
-        move || weak.upgrade().map(Self)
+        let (weak, variant) = (Arc::downgrade(&self.head), self.variant.clone());
+        move || {
+            Some(Self {
+                head: weak.upgrade()?,
+                variant: variant.clone(),
+            })
+        }
     }
 
     /// The path as given, or the name.
@@ -189,25 +239,28 @@ impl ModelSource {
     /// The file.
     #[must_use]
     pub fn file(&self) -> &ModelFile {
-        self.0.get().file
+        self.head.get().file
     }
 
     /// The file's header.
     #[must_use]
     pub fn gguf(&self) -> &Gguf<'_> {
-        &self.0.get().gguf
+        &self.head.get().gguf
     }
 
     /// The shape of the model itself, without a head that may follow it.
     #[must_use]
     pub fn config(&self) -> &ModelConfig {
-        &self.0.get().config
+        match &self.variant {
+            Some((config, _)) => config,
+            None => &self.head.get().config,
+        }
     }
 
     /// The vocabulary.
     #[must_use]
     pub fn tokenizer(&self) -> &Tokenizer<'_> {
-        &self.0.get().tokenizer
+        &self.head.get().tokenizer
     }
 
     /// The Jinja template that makes prompts of conversations, if the file has one.

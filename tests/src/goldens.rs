@@ -229,6 +229,10 @@ pub const FAMILIES: &[Golden] = families!(
     "hunyuan-moe-equal"
     "lfm2moe"
     "lfm2moe-64"
+    "smallthinker"
+    "smallthinker-softmax"
+    "minicpm"
+    "minicpm-plain"
 );
 
 macro_rules! types {

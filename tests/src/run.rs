@@ -173,8 +173,16 @@ impl Weights {
     ) -> Result<Loader<'_, 'a>, ModelError> {
         let (weights, tables) = (self.weights.bytes_mut(), self.tables.bytes_mut());
         let loader = Loader::new(gguf, config, weights, tables)?;
+        // Matrices that a file stores by columns are turned in it.
+        let staging_bytes = match config.fused.down_by_neuron {
+            true => ModelPlan::new(gguf, config)?.staging_bytes,
+            false => 0,
+        };
         std::thread::scope(|scope| {
-            let work = || loader.work(&SliceSource(file), &mut [], || true);
+            let work = || {
+                let mut staging = vec![0; staging_bytes];
+                loader.work(&SliceSource(file), &mut staging, || true)
+            };
             let threads: Vec<_> = (0..n_threads).map(|_| scope.spawn(work)).collect();
             threads
                 .into_iter()

@@ -109,3 +109,85 @@ fn thresholds_without_meaning_are_refused_by_name() {
     let error = read("mish", None).unwrap_err();
     assert!(error.contains("mish"), "{error}");
 }
+
+#[test]
+fn another_activation_takes_the_place_of_gates_alone() {
+    let config = |shape: &Shape| {
+        let bytes = shape.file().bytes();
+        let gguf = Gguf::parse(&bytes, bytes.len() as u64).unwrap();
+        ModelConfig::from_gguf(&gguf).unwrap()
+    };
+    for shape in [DENSE, MIXTURE] {
+        for text in ["relu", "drelu", "fatrelu:0.25", "silu"] {
+            let activation = Activation::parse(text).unwrap();
+            let changed = config(&shape).with_activation(activation).unwrap();
+            assert_eq!(changed.activation(), Some(activation));
+            assert_eq!(activation.to_string(), text);
+        }
+    }
+    let gemma = Shape {
+        arch: "gemma3",
+        ..DENSE
+    };
+    let refused = config(&gemma).with_activation(Activation::Drelu);
+    let error = refused.unwrap_err().to_string();
+    assert!(
+        error.contains("gemma3") && error.contains("gelu"),
+        "{error}"
+    );
+    assert_eq!(
+        Activation::parse("fatrelu"),
+        Some(Activation::Relu { threshold: 0.0 })
+    );
+    for text in [
+        "",
+        "ReLU",
+        "gelu",
+        "relu:0.1",
+        "fatrelu:",
+        "fatrelu:-1",
+        "fatrelu:nan",
+        "fatrelu:inf",
+        "fatrelu:x",
+    ] {
+        assert_eq!(Activation::parse(text), None, "{text}");
+    }
+}
+
+/// The router's choice does not depend on attention, so it is announced before: see `experts.rs`. Windows and layers without
+/// rotation are in no golden: llama.cpp takes any window for 4096.
+#[test]
+fn smallthinker_has_its_own_windows() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models");
+    let ids: Vec<u32> = (0..24u32)
+        .map(|i| 3 + (7 * i * i + 11 * i + 5) % 256)
+        .collect();
+    let mut bytes = std::fs::read(folder.join("smallthinker.gguf")).unwrap();
+    let key = b"smallthinker.attention.sliding_window";
+    let at = bytes
+        .windows(key.len())
+        .position(|found| found == key)
+        .unwrap()
+        + key.len()
+        + 4;
+    assert_eq!(bytes[at..at + 4], 4096u32.to_le_bytes());
+    let logits = |bytes: &[u8]| {
+        let limits = EngineLimits {
+            n_outputs: 32,
+            type_k: KvType::F32,
+            type_v: KvType::F32,
+            ..EngineLimits::single(32, 2)
+        };
+        let own =
+            Bench::of_bytes(bytes).with(&limits, |engine| run::logits(engine, &ids, 7).unwrap());
+        let exact = Reference::parse(bytes).unwrap().logits(&ids);
+        let distance = distance(&own, &exact);
+        assert!(distance.rms_relative < 1e-5, "{distance:?}");
+        own
+    };
+    let wide = logits(&bytes);
+    bytes[at..at + 4].copy_from_slice(&5u32.to_le_bytes());
+    let narrow = logits(&bytes);
+    assert_eq!(wide[..5], narrow[..5]);
+    assert_ne!(wide[10], narrow[10]);
+}

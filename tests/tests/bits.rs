@@ -16,7 +16,7 @@ use sluice_tests::run::{self, Room, Weights};
 use std::path::Path;
 
 /// Hash of the logits of each golden's ids.
-const RECORDED: [(&str, u64); 97] = [
+const RECORDED: [(&str, u64); 101] = [
     ("tiny-llama-f16", 0x77ac_0ab9_e41b_bf35),
     ("tiny-llama-Q8_0", 0x862a_a3b8_21e7_91e7),
     ("tiny-llama-Q4_0", 0xb793_5239_3e44_d9ae),
@@ -82,6 +82,10 @@ const RECORDED: [(&str, u64); 97] = [
     ("hunyuan-moe-equal", 0xba9f_b1dc_2e14_db46),
     ("lfm2moe", 0x35e0_e85d_deac_afd0),
     ("lfm2moe-64", 0xd03d_ae7a_1b41_8f1e),
+    ("smallthinker", 0xfea5_a5a1_fae2_ec91),
+    ("smallthinker-softmax", 0x3af2_171e_782a_f314),
+    ("minicpm", 0x56f9_5c74_7799_24e9),
+    ("minicpm-plain", 0xdf62_5030_b893_b5bf),
     ("qwen2", 0x697f_0fe4_c34e_fac4),
     ("mixtral", 0xa42f_8702_5c45_d4fb),
     ("olmoe", 0x4c3f_13c0_cd75_416d),

@@ -6,7 +6,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use sluice_core::engine::{
     Engine, EngineError, EngineLimits, ExpertPart, ExpertSource, Loan, NeededExperts, Observer,
-    SiteInput, StepOptions,
+    SiteInput, StepOptions, Wants,
 };
 use sluice_core::kernels::{GgmlType, KernelTable};
 use sluice_core::model::{ModelWeights, Site};
@@ -362,6 +362,91 @@ fn experts_that_come_late_change_no_bit_and_a_stop_does_not_wait_for_them() {
         late.never.store(false, Ordering::Relaxed);
         assert!(step(engine, &ids()).is_ok());
     });
+}
+
+/// What a source hears of a layer, and when a worker first reads an expert of it.
+struct Heard<'m> {
+    model: ModelWeights<'m>,
+    events: Mutex<Vec<(usize, &'static str)>>,
+}
+
+impl Heard<'_> {
+    fn add(&self, event: (usize, &'static str)) {
+        let mut events = self.events.lock().unwrap();
+        if !events.contains(&event) {
+            events.push(event);
+        }
+    }
+}
+
+impl ExpertSource for Heard<'_> {
+    fn announce(&self, needed: &NeededExperts<'_>) {
+        self.add((needed.layer, "announced"));
+    }
+
+    fn lend(&self, layer: usize, expert: u32, part: ExpertPart) -> Loan<'_> {
+        self.add((layer, "lent"));
+        self.model.lend(layer, expert, part)
+    }
+}
+
+impl Observer for Heard<'_> {
+    fn sees(&self, seen: SiteInput<'_>) {
+        if seen.site == Site::AttnOutput {
+            self.add((seen.layer, "attended"));
+        }
+    }
+
+    fn sees_all(&self) -> bool {
+        false
+    }
+}
+
+/// A router that reads a layer's input chooses before attention: its experts are announced first, in decode, in prompts,
+/// and in the last layer, where only output rows go on.
+#[test]
+fn experts_of_an_early_router_are_announced_before_attention() {
+    for (name, is_early) in [("smallthinker", true), ("olmoe", false)] {
+        let (golden, file) = golden(name).unwrap();
+        let mut bench = Bench::of_bytes(&file);
+        let limits = EngineLimits {
+            observes: true,
+            ..limits(2)
+        };
+        bench.with(&limits, |engine| {
+            let expected = run::logits(engine, golden.ids, 100).unwrap();
+            for (n, n_outputs) in [(golden.ids.len(), 1), (golden.ids.len(), 10), (3, 1)] {
+                engine.state_mut().clear(0).unwrap();
+                let stop = StopFlag::new();
+                let heard = Heard {
+                    model: engine.model().clone(),
+                    events: Mutex::default(),
+                };
+                let options = StepOptions {
+                    experts: Some(&heard),
+                    observer: Some(&heard),
+                    ..StepOptions::new(&YieldWait, &stop)
+                };
+                let mut entries = run::entries(&golden.ids[..n], 0, 0);
+                for entry in &mut entries[..n - n_outputs] {
+                    entry.wants = Wants::Nothing;
+                }
+                let rows = drive(engine, &entries, options).unwrap().result.unwrap();
+                for i in n - n_outputs..n {
+                    let found = rows.logits[i].as_ref();
+                    assert_eq!(found, Some(&expected[i]), "{name} {n} {i}");
+                }
+                let events = heard.events.into_inner().unwrap();
+                let at = |event| events.iter().position(|other| *other == event);
+                for layer in 0..engine.model().config().n_layer() {
+                    let [announced, attended, lent] =
+                        ["announced", "attended", "lent"].map(|what| at((layer, what)).unwrap());
+                    assert_eq!(announced < attended, is_early, "{name} {layer}: {events:?}");
+                    assert!(attended < lent, "{name} {layer}: {events:?}");
+                }
+            }
+        });
+    }
 }
 
 #[test]

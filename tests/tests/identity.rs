@@ -16,6 +16,7 @@ use sluice::session::SavedText;
 use sluice::{Limits, Model, Sequence, Session, Settings, Team};
 use sluice_core::engine::EngineError;
 use sluice_core::gguf::source::SliceSource;
+use sluice_core::model::Activation;
 use sluice_core::state::{SnapshotError, StateError};
 use sluice_core::team::StopFlag;
 use sluice_make::slc::{FfnLayout, PackOptions, SlcWatch, pack};
@@ -402,4 +403,66 @@ fn states_of_other_adapters_are_not_the_models_own() {
     let of = |adapter| session.identity_at(sequence.slot(), Some(adapter));
     let (one, two) = (of(Identity([1; 32])), of(Identity([2; 32])));
     assert!(one != two && one != plain && two != plain);
+}
+
+/// The same file with another activation is another model, to caches, saved texts and users; the file's own is not.
+#[test]
+fn another_activation_is_another_model() {
+    let folder = Folder::new("activation");
+    let path = folder.write("model.gguf", &DENSE.file().bytes());
+    let records = folder.records();
+    for is_hashed in [false, true] {
+        if is_hashed {
+            identify(&open(&path), Some(&records), |_| true).unwrap();
+        }
+        let load = |activation: Option<&str>| {
+            let mut opened = ModelSource::open(&path, LoadMode::Read).unwrap();
+            if let Some(name) = activation {
+                let activation = Activation::parse(name).unwrap();
+                opened = opened.with_activation(activation).unwrap();
+            }
+            let options = LoadOptions {
+                hashes: Some(records.clone()),
+                ..LoadOptions::default()
+            };
+            opened.load_with(team(), options).unwrap()
+        };
+        let names = [
+            None,
+            Some("relu"),
+            Some("drelu"),
+            Some("fatrelu:0.5"),
+            Some("fatrelu:0.25"),
+        ];
+        let models = names.map(load);
+        let known = models.each_ref().map(|model| {
+            let identity = model.identity();
+            assert_eq!(identity.hash().is_some(), is_hashed);
+            let all = identity.all().collect::<Vec<_>>();
+            (
+                identity.current(),
+                identity.at_load(),
+                all,
+                model.fingerprint(),
+            )
+        });
+        for (i, one) in known.iter().enumerate() {
+            for other in &known[..i] {
+                assert!(one.0 != other.0 && one.1 != other.1 && one.3 != other.3);
+                assert!(one.2.iter().all(|identity| !other.2.contains(identity)));
+            }
+        }
+        let again = load(Some("silu"));
+        assert_eq!(again.identity().current(), known[0].0);
+        assert_eq!(again.fingerprint(), known[0].3);
+        // What one has read, another does not take.
+        let (session, sequence) = read(&models[1]);
+        let saved = session.save(&sequence).unwrap();
+        for (model, is_same) in [(1, true), (2, false), (0, false)] {
+            let mut session = self::session(&models[model]);
+            let mut sequence = session.add(&Settings::default()).unwrap();
+            let restored = session.restore(&mut sequence, &saved);
+            assert_eq!(restored.is_ok(), is_same, "{model}");
+        }
+    }
 }

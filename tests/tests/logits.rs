@@ -99,6 +99,8 @@ const LLAMA_CPP_CACHE: &[(&str, [f64; 3])] = &[
     ("glm4moe", [0.0065, 0.0170, 0.2223]),
     ("glm4moe-norms", [0.0066, 0.0261, 0.4303]),
     ("smollm3", [0.0129, 0.0482, 0.3553]),
+    // Also sends tokens to other experts.
+    ("smallthinker", [0.0465, 0.2093, 0.5834]),
     ("llama-F16", [0.00388, 0.01736, 0.196]),
     ("tiny-llama-f16", [0.00574, 0.01741, 0.2274]),
     ("tiny-qwen2-f16", [0.00461, 0.01554, 0.2213]),

@@ -35,6 +35,7 @@ fn shapes() -> Vec<ModelConfig> {
             shared: None,
             has_norms: false,
             n_latent: 0,
+            routes_input: false,
             activation: Activation::Silu,
         }),
         ..KIND

@@ -12,7 +12,7 @@
 //! Everything is little endian and unaligned; a *string* is a `u64` length and that many bytes.
 //!
 //! ```text
-//! magic "GGUF" | version u32 | tensor count u64 | metadata count u64
+//! magic "GGUF", or "PWRI" of PowerInfer | version u32 | tensor count u64 | metadata count u64
 //! metadata entry, repeated:  key string | value type u32 | value
 //!     value of type 9 (array):  element type u32 | length u64 | elements
 //! tensor info, repeated:     name string | n_dims u32 | n_dims x u64 | ggml type u32 | offset u64
@@ -101,7 +101,7 @@ impl<'a> Gguf<'a> {
     /// Magic, version and counts.
     fn parse_fixed(cursor: &mut Cursor<'a>) -> Result<Self, GgufError> {
         let magic = cursor.bytes::<4>()?;
-        if &magic != MAGIC {
+        if ![MAGIC, MAGIC_POWERINFER].contains(&&magic) {
             return Err(cursor.error(0, GgufErrorKind::NotGguf { magic }));
         }
         let version = cursor.u32()?;
@@ -555,6 +555,8 @@ pub const ALIGNMENT_DEFAULT: u32 = 32;
 
 const ALIGNMENT_KEY: &str = "general.alignment";
 const MAGIC: &[u8; 4] = b"GGUF";
+/// Of files that PowerInfer wrote; all else is the same.
+const MAGIC_POWERINFER: &[u8; 4] = b"PWRI";
 const VERSIONS: core::ops::RangeInclusive<u32> = 2..=3;
 /// Byte-swapped versions that the version field of a big-endian file may hold.
 const VERSIONS_BIG_ENDIAN: core::ops::RangeInclusive<u32> = 1..=0xffff;

@@ -1,5 +1,7 @@
 //! Activations of feed-forward networks.
 
+use core::fmt;
+
 /// The activation of a feed-forward network's gate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
@@ -39,5 +41,55 @@ impl Activation {
             | Self::ReluSquared
             | Self::SwigluClamped { .. } => None,
         }
+    }
+
+    /// `silu`, `relu`, `drelu`, `fatrelu` or `fatrelu:THRESHOLD`, where the threshold is a finite number of 0 or more
+    /// and 0 unless it is given: the activations that a gate may have in place of another.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text.split_once(':') {
+            None => match text {
+                "silu" => Some(Self::Silu),
+                "relu" | "fatrelu" => Some(Self::Relu { threshold: 0.0 }),
+                "drelu" => Some(Self::Drelu),
+                _ => None,
+            },
+            Some(("fatrelu", threshold)) => {
+                let threshold: f32 = threshold.parse().ok()?;
+                let is_sound = threshold.is_finite() && threshold >= 0.0;
+                is_sound.then_some(Self::Relu {
+                    threshold: threshold.abs(),
+                })
+            }
+            Some(_) => None,
+        }
+    }
+
+    /// Whether it gives zeros, so that neurons can be skipped.
+    pub const fn has_zeros(&self) -> bool {
+        matches!(self, Self::Relu { .. } | Self::Drelu | Self::ReluSquared)
+    }
+
+    /// Whether another of [`Self::parse`]'s can stand in its place: it is the activation of a gate without clamps.
+    pub(super) const fn is_replaceable(&self) -> bool {
+        matches!(self, Self::Silu | Self::Relu { .. } | Self::Drelu)
+    }
+}
+
+/// As [`Activation::parse`] reads it, where it reads one.
+impl fmt::Display for Activation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self {
+            Self::Silu => "silu",
+            Self::Gelu => "gelu_pytorch_tanh",
+            Self::GeluErf => "gelu",
+            Self::ReluSquared => "relu2",
+            Self::Relu { threshold } if *threshold > 0.0 => {
+                return write!(f, "fatrelu:{threshold}");
+            }
+            Self::Relu { .. } => "relu",
+            Self::Drelu => "drelu",
+            Self::SwigluClamped { limit, .. } => return write!(f, "swiglu clamped at {limit}"),
+        };
+        f.write_str(name)
     }
 }

@@ -78,7 +78,7 @@ pub struct NextToken {
     pub has_output_norm: bool,
 }
 
-/// Which matrices a file stores as the rows of one tensor. Converters differ: most families have files
+/// Which matrices a file stores as the rows of one tensor, or by columns. Converters differ: most families have files
 /// of both kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fusion {
@@ -88,6 +88,8 @@ pub struct Fusion {
     pub gate_up: bool,
     /// Gate and up of experts are `ffn_gate_up_exps`.
     pub gate_up_exps: bool,
+    /// Down is `ffn_down_t`, whose rows are neurons (PowerInfer).
+    pub down_by_neuron: bool,
 }
 
 /// The kinds of activations that the matrices of layers multiply, by what they read.

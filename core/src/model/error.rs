@@ -1,5 +1,6 @@
 //! Why a file cannot be run as a model.
 
+use super::activation::Activation;
 use super::architecture::Architecture;
 use crate::gguf::GgufError;
 use crate::gguf::source::SourceError;
@@ -123,6 +124,13 @@ pub enum ModelError {
     PartNotAligned { name: Name, first_row: usize },
     /// The plan was made for another file, or for other weights.
     OtherPlan,
+    /// Another activation cannot stand in the place of the model's own.
+    ActivationFixed {
+        /// The model's architecture.
+        architecture: &'static str,
+        /// The activation that it has.
+        current: Activation,
+    },
     /// A head that predicts one more token, without the model whose file it is part of: see
     /// [`super::Loader::finish_head`].
     NeedsTrunk,
@@ -216,6 +224,14 @@ impl fmt::Display for ModelError {
             Self::NeedsTrunk => f.write_str("a head that predicts a token further needs its model"),
             Self::OtherTrunk => f.write_str("the model is not the one that the head belongs to"),
             Self::OtherPlan => f.write_str("the plan is one of another model"),
+            Self::ActivationFixed {
+                architecture,
+                current,
+            } => write!(
+                f,
+                "the activation of {architecture} ({current}) cannot be replaced: only gates of decoders with attention, \
+                 which have SiLU or ReLU, can take another"
+            ),
             Self::WeightNotFinite { name } => {
                 write!(f, "tensor {name} holds a value that is not a finite number")
             }

@@ -5,11 +5,18 @@ use super::refs::{LayoutRef, VectorRef};
 use crate::gguf::TensorInfo;
 use crate::kernels::bytes::Pod;
 use crate::kernels::panel::PANEL_ROWS;
+use crate::kernels::{GgmlType, WeightType};
 
-/// Maximum bytes of the file that one call of the conversion reads.
-pub(super) fn chunk_bytes(tensor: &TensorInfo<'_>) -> usize {
-    let job = Job::new(0, tensor, Target::Vector(VectorRef { offset: 0, len: 0 }));
-    job.chunk_rows().min(job.n_rows) * job.row_bytes
+/// Maximum bytes of scratch memory that one call of the conversion needs.
+pub(super) fn chunk_bytes(tensor: &TensorInfo<'_>, target: Target) -> usize {
+    let target = match target {
+        Target::Turned(_) => target,
+        // Of a stack, rows of all matrices count.
+        _ => Target::Vector(VectorRef { offset: 0, len: 0 }),
+    };
+    let job = Job::new(0, tensor, target);
+    let n_rows = job.chunk_rows().min(job.n_rows);
+    n_rows * job.row_bytes + job.piece_bytes(n_rows)
 }
 
 /// A tensor to convert. Plain numbers: the table of jobs is stored in the caller's bytes.
@@ -18,10 +25,15 @@ pub(super) fn chunk_bytes(tensor: &TensorInfo<'_>) -> usize {
 pub(super) struct Job {
     /// Where the tensor starts in the file.
     pub(super) offset: u64,
-    /// The result: 0 panels, 1 a vector, 2 rows, 3 panels of an expert, 4 rows that stay in the file.
+    /// The result: 0 panels, 1 a vector, 2 rows, 3 panels of an expert, 4 rows that stay in the file, 5 panels of the
+    /// transposed tensor.
     pub(super) kind: usize,
+    /// Rows of the result, and bytes of each before it becomes panels.
     pub(super) n_rows: usize,
     pub(super) row_bytes: usize,
+    /// Where the tensor is transposed: bytes of its rows, and its type's place in [`WeightType::ALL`].
+    pub(super) stored_row_bytes: usize,
+    pub(super) stored_type: usize,
     /// Index of this job's first chunk among all chunks.
     pub(super) first_chunk: usize,
     /// Index of the tensor in the file, for messages.
@@ -34,7 +46,7 @@ pub(super) struct Job {
 }
 
 // An even number of words: on 32-bit machines an odd one would be padded.
-const _: () = assert!(size_of::<Job>() == 8 + (7 + 5) * size_of::<usize>());
+const _: () = assert!(size_of::<Job>() == 8 + (9 + 5) * size_of::<usize>());
 // SAFETY: repr(C) of u64 and `usize` alone, without padding by the assertion above.
 unsafe impl Pod for Job {}
 
@@ -47,11 +59,16 @@ impl Job {
     /// Panels of an expert, which may be stored elsewhere.
     pub(super) const EXPERT: usize = 3;
 
+    /// Panels of the transposed tensor.
+    pub(super) const TURNED: usize = 5;
+
     /// An empty job, to fill tables with.
     pub(super) const EMPTY: Self = Self {
         offset: 0,
         n_rows: 0,
         row_bytes: 0,
+        stored_row_bytes: 0,
+        stored_type: 0,
         first_chunk: 0,
         tensor: 0,
         kind: Self::VECTOR,
@@ -65,14 +82,21 @@ impl Job {
         let kind = match target {
             Target::Panels(_) | Target::OneOf(_, _, None) => Self::PANELS,
             Target::OneOf(_, _, Some(_)) => Self::EXPERT,
+            Target::Turned(_) => Self::TURNED,
             Target::Vector(_) => Self::VECTOR,
             Target::Rows(_) => Self::ROWS,
             Target::FileRows(_) => Self::FILE_ROWS,
         };
         let (start, len) = target.range();
         let row_bytes = usize::try_from(tensor.row_bytes()).unwrap_or(usize::MAX);
+        let stored_row_bytes = row_bytes;
+        let row_bytes = match target {
+            Target::Turned(matrix) => matrix.layout().gguf_row_bytes(),
+            _ => row_bytes,
+        };
         let (n_rows, expert) = match target {
             Target::OneOf(matrix, expert, _) => (matrix.layout().n_rows(), expert),
+            Target::Turned(matrix) => (matrix.layout().n_rows(), 0),
             _ => (usize::try_from(tensor.n_rows()).unwrap_or(usize::MAX), 0),
         };
         Self {
@@ -80,12 +104,18 @@ impl Job {
             offset: tensor.offset + (expert * n_rows * row_bytes) as u64,
             n_rows,
             row_bytes,
+            stored_row_bytes,
+            stored_type: (WeightType::ALL.iter())
+                .position(|ty| ty.ggml() == tensor.ty)
+                .unwrap_or(0),
             tensor: index,
             kind,
             target: start,
             len,
             layout: match target {
-                Target::Panels(matrix) | Target::OneOf(matrix, ..) => matrix.layout,
+                Target::Panels(matrix) | Target::Turned(matrix) | Target::OneOf(matrix, ..) => {
+                    matrix.layout
+                }
                 Target::Vector(_) | Target::Rows(_) | Target::FileRows(_) => LayoutRef::EMPTY,
             },
             ..Self::EMPTY
@@ -100,13 +130,35 @@ impl Job {
         }
     }
 
-    /// Rows of a chunk: whole bands, about 512 KiB.
+    /// Rows of a chunk: whole bands, about 512 KiB; whole blocks of a transposed tensor's rows.
     pub(super) const fn chunk_rows(&self) -> usize {
-        let panels = (512 << 10) / (self.row_bytes * PANEL_ROWS);
-        if panels == 0 {
-            PANEL_ROWS
+        let block_len = match self.kind {
+            Self::TURNED => self.stored_type().block_len(),
+            _ => 1,
+        };
+        // Blocks are as long as a power of two.
+        let unit = if block_len > PANEL_ROWS {
+            block_len
         } else {
-            panels * PANEL_ROWS
+            PANEL_ROWS
+        };
+        let units = (512 << 10) / (self.row_bytes * unit);
+        if units == 0 { unit } else { units * unit }
+    }
+
+    /// The type of a transposed tensor.
+    pub(super) const fn stored_type(&self) -> GgmlType {
+        WeightType::ALL[self.stored_type].ggml()
+    }
+
+    /// Bytes of the part of a transposed tensor's row that holds `n` columns.
+    pub(super) const fn piece_bytes(&self, n: usize) -> usize {
+        match self.kind {
+            Self::TURNED => {
+                let ty = self.stored_type();
+                n / ty.block_len() * ty.block_bytes()
+            }
+            _ => 0,
         }
     }
 }

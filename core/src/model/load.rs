@@ -1,6 +1,8 @@
 //! Loading: every tensor gets its place in the caller's memory, and any number of threads
 //! convert them to panels, a chunk at a time.
 
+mod turn;
+
 use super::config::ModelConfig;
 use super::error::{ModelError, Name};
 use super::frequencies::{fill_frequencies, frequencies_len};
@@ -192,6 +194,9 @@ impl<'w, 'a> Loader<'w, 'a> {
     ) -> Result<usize, ModelError> {
         let first = chunk * job.chunk_rows();
         let n_rows = job.chunk_rows().min(job.n_rows - first);
+        if job.kind == Job::TURNED {
+            return self.turn(job, first..first + n_rows, source, staging);
+        }
         let (at, len) = (
             job.offset + (first * job.row_bytes) as u64,
             n_rows * job.row_bytes,

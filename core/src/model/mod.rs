@@ -35,6 +35,7 @@ mod plan;
 pub mod pooling;
 mod ranges;
 mod refs;
+mod replaced;
 mod rope;
 mod shape;
 mod site;
@@ -42,6 +43,7 @@ mod weight;
 mod weights;
 
 pub use activation::Activation;
+pub use arch::PowerInfer;
 pub use architecture::Architecture;
 pub use config::{
     Fusion, KINDS_MAX, LAYERS_MAX, LayerActivations, ModelConfig, NextToken, ROPES_MAX,

@@ -2,6 +2,7 @@
 
 mod ends;
 mod layer;
+mod turned;
 
 use super::arch::{Family, NextTokenName, Tensor};
 use super::check::check_shape;
@@ -109,6 +110,8 @@ pub enum Tables {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Target {
     Panels(MatrixRef),
+    /// Panels of the transposed tensor.
+    Turned(MatrixRef),
     /// One of several matrices, and its number: a head's, or an expert's at that site.
     OneOf(MatrixRef, usize, Option<Site>),
     Vector(VectorRef),
@@ -121,7 +124,7 @@ impl Target {
     /// Offset in weight memory, and length.
     pub(super) fn range(&self) -> (usize, usize) {
         match self {
-            Self::Panels(matrix) | Self::OneOf(matrix, ..) => {
+            Self::Panels(matrix) | Self::Turned(matrix) | Self::OneOf(matrix, ..) => {
                 (matrix.offset, matrix.layout().bytes())
             }
             Self::Vector(vector) => (vector.offset, 4 * vector.len),

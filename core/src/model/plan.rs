@@ -1,6 +1,6 @@
 //! How much memory a model takes, and which tensors of its file it uses.
 
-use super::arch::{ROPE_FACTORS_LONG, ROPE_FACTORS_SHORT, ROPE_FREQS};
+use super::arch::{PowerInfer, ROPE_FACTORS_LONG, ROPE_FACTORS_SHORT, ROPE_FREQS};
 use super::config::ModelConfig;
 use super::error::ModelError;
 use super::frequencies::frequencies_len;
@@ -22,7 +22,8 @@ pub struct ModelPlan {
     /// Bytes of tables in addition to the weights.
     pub table_bytes: usize,
     /// Bytes of scratch memory that each loading thread needs if the source is not
-    /// addressable ([`crate::gguf::source::TensorSource::slice`] gives `None`).
+    /// addressable ([`crate::gguf::source::TensorSource::slice`] gives `None`), or if the file stores matrices by columns
+    /// ([`super::config::Fusion::down_by_neuron`]).
     pub staging_bytes: usize,
     pub(super) n_jobs: usize,
     pub(super) residency: Residency,
@@ -80,7 +81,7 @@ impl ModelPlan {
         let mut count = |_, tensor: &TensorInfo<'_>, target| {
             n_jobs += 1;
             if !matches!(target, Target::FileRows(_)) {
-                staging_bytes = staging_bytes.max(chunk_bytes(tensor));
+                staging_bytes = staging_bytes.max(chunk_bytes(tensor, target));
             }
         };
         for i in 0..config.n_layer() {
@@ -169,7 +170,7 @@ impl ModelPlan {
     }
 
     /// Calls `used` with the file index of every tensor that the model, or its head that predicts one more token,
-    /// uses.
+    /// uses, or its predictor of active neurons.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -195,7 +196,9 @@ impl ModelPlan {
         let is_factor = |name| [ROPE_FREQS, ROPE_FACTORS_SHORT, ROPE_FACTORS_LONG].contains(&name);
         let others = gguf.tensors().enumerate();
         let others = others.filter(|(_, tensor)| {
-            is_factor(tensor.name) || Head::has_part(gguf, config, tensor.name)
+            is_factor(tensor.name)
+                || PowerInfer::is_of_predictor(tensor.name)
+                || Head::has_part(gguf, config, tensor.name)
         });
         others.for_each(|(index, _)| used(index));
         Ok(())

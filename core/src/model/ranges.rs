@@ -64,6 +64,18 @@ impl ModelConfig {
                         name: self.architecture.name().into(),
                     });
                 }
+                // Pending rows would be added by the router's reading and by the mixer's norm at the same time.
+                let has_pending = kind.has_post_norms
+                    || kind.is_parallel
+                    || kind.has_second_norm
+                    || kind.has_output_scale
+                    || self.norms_replace_stream;
+                if shape.routes_input && (has_pending || shape.n_latent > 0) {
+                    return Err(ModelError::NotImplemented {
+                        what: "a router of a layer's input among such norms",
+                        name: self.architecture.name().into(),
+                    });
+                }
             }
         }
         for rope in &self.ropes {

@@ -220,6 +220,9 @@ pub struct Experts {
     /// Elements of the rows that only the experts read and write, between two matrices that all of them share
     /// (Nemotron 3 Super); 0 if they use the stream's width.
     pub n_latent: usize,
+    /// Whether the router reads the layer's input, without a norm (SmallThinker), rather than what the experts read.
+    /// Then the experts are known before the layer's mixer runs.
+    pub routes_input: bool,
 }
 
 impl Experts {

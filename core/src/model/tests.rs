@@ -66,6 +66,7 @@ pub(crate) fn config_of(kinds: &[LayerKind]) -> ModelConfig {
             qkv: false,
             gate_up: false,
             gate_up_exps: false,
+            down_by_neuron: false,
         },
         architecture: Architecture::all().next().unwrap(),
         n_embd: 64,
@@ -380,6 +381,7 @@ fn every_number_of_experts_is_checked() {
                 shared: None,
                 has_norms: false,
                 n_latent: 0,
+                routes_input: false,
             });
         }
         match &mut c.kinds[0].channel {

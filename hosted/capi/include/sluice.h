@@ -558,6 +558,11 @@ typedef struct sluice_model_params {
    1 verifies the checksums of experts as they are read.
    */
   uint32_t expert_check;
+  /*
+   The activation of the networks' gates instead of the file's: `relu`, `drelu`, or `fatrelu:0.01` with a threshold,
+   for files of models with zeros that do not name it; null is the file's.
+   */
+  const char *activation;
 } sluice_model_params;
 
 /*

@@ -81,7 +81,12 @@ impl ModelHandle {
     unsafe fn load(file: ModelFile, params: &ModelParams) -> Result<Self, Failure> {
         // SAFETY: by the caller.
         let experts = unsafe { model_params::experts(params)? };
-        let opened = ModelSource::of_file(file).map_err(open_failure)?;
+        // SAFETY: by the caller.
+        let activation = unsafe { model_params::activation(params)? };
+        let mut opened = ModelSource::of_file(file).map_err(open_failure)?;
+        if let Some(activation) = activation {
+            opened = opened.with_activation(activation).map_err(open_failure)?;
+        }
         let team = start_team(params.n_threads)?;
         let load = LoadOptions {
             experts,

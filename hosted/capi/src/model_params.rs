@@ -6,6 +6,7 @@ use core::ffi::c_char;
 use core::fmt::Display;
 use core::ptr;
 use core::str::FromStr;
+use sluice::core::model::Activation;
 use sluice::experts::ExpertOptions;
 use sluice::experts::policy::{EvictionPolicy, ExpertProfile};
 use static_assertions::const_assert_eq;
@@ -35,6 +36,9 @@ pub struct ModelParams {
     pub no_expert_prefetch: u32,
     /// 1 verifies the checksums of experts as they are read.
     pub expert_check: u32,
+    /// The activation of the networks' gates instead of the file's: `relu`, `drelu`, or `fatrelu:0.01` with a threshold,
+    /// for files of models with zeros that do not name it; null is the file's.
+    pub activation: *const c_char,
 }
 
 // SAFETY: numbers and pointers without padding.
@@ -50,12 +54,13 @@ unsafe impl Versioned for ModelParams {
         expert_profile: ptr::null(),
         no_expert_prefetch: 0,
         expert_check: 0,
+        activation: ptr::null(),
     };
 }
 
 // The layout that C programs were compiled with.
 #[cfg(target_pointer_width = "64")]
-const_assert_eq!(size_of::<ModelParams>(), 56);
+const_assert_eq!(size_of::<ModelParams>(), 64);
 
 /// How experts are read, if they stay on disk.
 ///
@@ -103,6 +108,23 @@ pub(crate) unsafe fn experts(params: &ModelParams) -> Result<Option<ExpertOption
         check: params.expert_check == 1,
         ..ExpertOptions::new(bytes)
     }))
+}
+
+/// The activation in place of the file's, if there is one.
+///
+/// # Safety
+/// - `activation` is null or zero-terminated.
+pub(crate) unsafe fn activation(params: &ModelParams) -> Result<Option<Activation>, Failure> {
+    // SAFETY: by the caller.
+    let Some(name) = (unsafe { c_text("activation", params.activation)? }) else {
+        return Ok(None);
+    };
+    let found = Activation::parse(name);
+    found.map(Some).ok_or_else(|| {
+        invalid(format_args!(
+            "activation is '{name}', expected relu, drelu, silu, fatrelu or fatrelu:THRESHOLD"
+        ))
+    })
 }
 
 fn named<T: FromStr<Err: Display>>(field: &str, name: &str) -> Result<T, Failure> {

@@ -400,6 +400,11 @@ fn expected_errors<'e>(cut: &'e str, folder: &'e str) -> Vec<(&'e str, &'e str)>
             "foreign struct: SLUICE_INVALID_ARGUMENT: ",
             "sluice_model_params.struct_bytes is 4096",
         ),
+        (
+            "activation: SLUICE_INVALID_ARGUMENT: ",
+            "activation is 'gelu', expected relu",
+        ),
+        ("another activation: SLUICE_OK: ", ""),
         ("good model: SLUICE_OK: ", ""),
         (
             "small buffer: SLUICE_BUFFER_TOO_SMALL: ",

@@ -71,7 +71,14 @@ static void models(char **argv, sluice_model **good)
     say("threads", sluice_model_open(argv[1], &params, &model));
     params.struct_bytes = 4096;
     say("foreign struct", sluice_model_open(argv[1], &params, &model));
+    params = sluice_model_params_default();
+    params.activation = "gelu";
+    say("activation", sluice_model_open(argv[1], &params, &model));
     if (model != NULL) exit(3);
+    params.activation = "fatrelu:0.5";
+    say("another activation", sluice_model_open(argv[1], &params, &model));
+    sluice_model_free(model);
+    model = NULL;
     params = sluice_model_params_default();
     params.n_threads = 2;
     say("good model", sluice_model_open(argv[1], &params, good));

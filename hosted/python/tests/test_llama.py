@@ -449,3 +449,17 @@ def test_a_text_that_becomes_long_is_one_pass():
         for token in tokens[15:]:
             llama.eval([token])
         assert np.array_equal(llama.scores[-1], whole.scores[-1])
+
+
+def test_another_activation(tale):
+    """Gates of files that do not name their activation."""
+    told = {}
+    for name in (None, "silu", "relu", "fatrelu:0.25"):
+        llama = sluice.Llama(tale, n_ctx=64, activation=name, verbose=False)
+        reply = llama(PROMPT, max_tokens=4, temperature=0.0, logprobs=1)
+        told[name] = str(reply["choices"][0]["logprobs"])
+        llama.close()
+    assert told[None] == told["silu"]
+    assert len({told[None], told["relu"], told["fatrelu:0.25"]}) == 3
+    with pytest.raises(ValueError, match="activation"):
+        sluice.Llama(tale, n_ctx=64, activation="gelu")

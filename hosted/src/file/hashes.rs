@@ -66,7 +66,7 @@ impl HashRecords {
     pub fn note(path: &Path, hash: Identity) {
         let mut magic = [0; 4];
         let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
-        if read.is_ok() && magic == *b"GGUF" {
+        if read.is_ok() && [*b"GGUF", *b"PWRI"].contains(&magic) {
             Self::note_stamp(FileStamp::of([path]), hash);
         }
     }

@@ -283,7 +283,7 @@ fn head(path: &Path, len: usize) -> io::Result<Vec<u8>> {
 }
 
 /// The first bytes of model files: GGUF's, and `.slc`'s.
-const MODELS: [[u8; 4]; 2] = [*b"GGUF", sluice_core::slc::MAGIC];
+const MODELS: [[u8; 4]; 3] = [*b"GGUF", *b"PWRI", sluice_core::slc::MAGIC];
 
 /// Permissions of a new file, before the process's mask takes some away.
 pub(super) const PUBLIC: u32 = 0o666;

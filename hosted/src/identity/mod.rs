@@ -8,6 +8,9 @@
 //! ([`HashRecords`]), by the file's device, inode, size and times. Another file is known by these alone
 //! ([`ModelIdentity::place`]) until [`identify`] or [`Model::identify_when_idle`](crate::Model::identify_when_idle)
 //! has read it.
+//!
+//! A model that runs differently from what its file says, such as with another activation, has identities of its own: the
+//! SHA-256 of the file's and of the difference.
 #![forbid(unsafe_code)]
 
 mod hash;
@@ -22,7 +25,11 @@ use std::time::SystemTime;
 
 /// What stands for a loaded model's weights. A clone is the same.
 #[derive(Clone, Debug)]
-pub struct ModelIdentity(pub(crate) Arc<Known>);
+pub struct ModelIdentity {
+    pub(crate) known: Arc<Known>,
+    /// How it differs from what its file says.
+    variant: Option<Arc<str>>,
+}
 
 /// What is known of the file by now.
 #[derive(Debug)]
@@ -48,13 +55,37 @@ impl ModelIdentity {
         };
         let records = records.or_else(HashRecords::of_user);
         let at_load = records.as_ref().and_then(|records| records.find(stamp));
-        Self(Arc::new(Known {
+        Self::of(Known {
             place: stamp.identity(),
             is_of_file: true,
             at_load,
             hash: at_load.map(OnceLock::from).unwrap_or_default(),
             records,
-        }))
+        })
+    }
+
+    fn of(known: Known) -> Self {
+        Self {
+            known: Arc::new(known),
+            variant: None,
+        }
+    }
+
+    /// Of the same file, of which the model differs by `variant`.
+    pub(crate) fn with_variant(self, variant: Option<Arc<str>>) -> Self {
+        Self { variant, ..self }
+    }
+
+    /// What stands for the model, from what stands for its file.
+    pub(crate) fn of_variant(&self, file: Identity) -> Identity {
+        let Some(variant) = &self.variant else {
+            return file;
+        };
+        let mut hash = Sha256::new();
+        hash.update(b"sluice: variant");
+        hash.update(file.0);
+        hash.update(variant.as_bytes());
+        Identity(hash.finalize().into())
     }
 
     /// Of weights that come from elsewhere than the model's file: no other model has this identity.
@@ -72,25 +103,26 @@ impl ModelIdentity {
 
     /// Of weights that are not a file's.
     fn new(place: Identity, hash: Option<Identity>) -> Self {
-        Self(Arc::new(Known {
+        Self::of(Known {
             place,
             is_of_file: false,
             at_load: hash,
             hash: hash.map(OnceLock::from).unwrap_or_default(),
             records: None,
-        }))
+        })
     }
 
     /// The SHA-256 of the GGUF file, if it is known by now.
     #[must_use]
     pub fn hash(&self) -> Option<Identity> {
-        self.0.hash.get().copied()
+        let hash = self.known.hash.get().copied();
+        hash.map(|hash| self.of_variant(hash))
     }
 
     /// The SHA-256 of the GGUF file, if it was known when the model was loaded.
     #[must_use]
     pub fn hash_at_load(&self) -> Option<Identity> {
-        self.0.at_load
+        self.known.at_load.map(|hash| self.of_variant(hash))
     }
 
     /// The hash if it was known when the model was loaded, else the place: one value for as long as the model is loaded.
@@ -102,7 +134,7 @@ impl ModelIdentity {
     /// What stands for the file on this machine, as long as nothing changes it.
     #[must_use]
     pub fn place(&self) -> Identity {
-        self.0.place
+        self.of_variant(self.known.place)
     }
 
     /// The hash where it is known by now, else the place: what saved states are marked with.
@@ -115,10 +147,13 @@ impl ModelIdentity {
     pub fn all(&self) -> impl Iterator<Item = Identity> {
         self.hash().into_iter().chain([self.place()])
     }
+}
 
+impl Known {
+    /// Remembers the file's hash.
     pub(crate) fn found(&self, hash: Identity) {
         // A second thread that hashed the same file found the same.
-        let _known = self.0.hash.set(hash);
+        let _known = self.hash.set(hash);
     }
 }
 

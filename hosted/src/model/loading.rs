@@ -114,10 +114,14 @@ impl ModelSource {
             dense,
             is_in_place: options.source.is_none() && file.slc()?.is_some(),
             identity: match options.source {
-                None => ModelIdentity::of_file(file, options.hashes),
+                None => self.identity(options.hashes),
                 Some(_) => ModelIdentity::unlike_any(),
             },
         })
+    }
+
+    fn identity(&self, hashes: Option<HashRecords>) -> ModelIdentity {
+        ModelIdentity::of_file(self.file(), hashes).with_variant(self.variant())
     }
 
     fn check_tensors(&self, stop: &StopFlag) -> Result<(), LoadError> {

@@ -1,7 +1,7 @@
 //! A mixture of experts in f64, written for reading.
 //!
-//! Sources: Mixtral, OLMoE, Qwen-MoE, gpt-oss, Granite, GLM-4.5, Ernie 4.5, MiniMax M2, Hunyuan and LFM2-MoE as
-//! published; auxiliary-loss-free balancing, arXiv 2408.15664. A router gives every expert a logit, and a score by
+//! Sources: Mixtral, OLMoE, Qwen-MoE, gpt-oss, Granite, GLM-4.5, Ernie 4.5, MiniMax M2, Hunyuan, LFM2-MoE and
+//! SmallThinker as published; auxiliary-loss-free balancing, arXiv 2408.15664. A router gives every expert a logit, and a score by
 //! softmax or from that logit alone; the experts with the highest scores, to which a bias may be added for this choice
 //! alone, work on the token. Their outputs are summed with the scores as weights, which most models scale to a sum of
 //! 1. A shared expert may work on every token.
@@ -106,9 +106,10 @@ impl Experts {
         })
     }
 
-    /// The output of the experts that a token chooses, and of the shared one, for the normed `x`.
-    pub(super) fn of_row(&self, x: &[f64]) -> Vec<f64> {
-        let mut scores = self.router.times(x);
+    /// The output of the experts that a token chooses, and of the shared one, for the normed `x`. The router reads it,
+    /// or a row of its own.
+    pub(super) fn of_row(&self, x: &[f64], routed: Option<&[f64]>) -> Vec<f64> {
+        let mut scores = self.router.times(routed.unwrap_or(x));
         match self.config.score {
             Score::Softmax => softmax(&mut scores),
             Score::Sigmoid => scores.iter_mut().for_each(|x| *x = sigmoid(*x)),

@@ -81,13 +81,18 @@ pub(super) fn look_ahead(runner: &Runner<'_, '_>, rooms: &Rooms<'_>, first: usiz
 }
 
 /// A mixer: adds what each row takes from earlier tokens. `leaves_out`: rows that no output depends on are only
-/// computed as far as later positions need them. A layer without a mixer drops no rows.
+/// computed as far as later positions need them. A layer without a mixer drops no rows. Experts whose router reads the
+/// layer's input are chosen first.
 pub(super) fn mixer<'p>(
     runner: &mut Runner<'p, '_>,
     rooms: &'p Rooms<'p>,
     at: LayerAt<'p>,
     leaves_out: bool,
 ) -> Result<(), Stop> {
+    let leaves_out = leaves_out && at.kind.mixer != Mixer::None;
+    if let Channel::Experts(shape) = &at.kind.channel {
+        experts::before_mixer(runner, &rooms.experts, at, shape, leaves_out)?;
+    }
     if at.kind.mixer == Mixer::None {
         return Ok(());
     }

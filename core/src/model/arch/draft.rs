@@ -118,6 +118,8 @@ pub(super) enum RopeLayers<'a> {
     Windowed,
     /// All but the last of every N layers.
     AllButEvery(usize),
+    /// All but the first of every N layers.
+    AllButFirst(usize),
     /// The layers that the file lists.
     Listed(Array<'a>),
     /// No layer.
@@ -242,6 +244,7 @@ impl Draft<'_> {
             RopeLayers::All => true,
             RopeLayers::Windowed => attention.window.is_some(),
             RopeLayers::AllButEvery(n) => !(layer + 1).is_multiple_of(n),
+            RopeLayers::AllButFirst(n) => !layer.is_multiple_of(n),
             RopeLayers::Listed(array) => {
                 let value = array.get(layer as u64);
                 value.and_then(truth).unwrap_or(false)

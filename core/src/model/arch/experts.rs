@@ -75,6 +75,7 @@ pub(super) fn read_experts(
         shared: None,
         has_norms: false,
         n_latent: 0,
+        routes_input: false,
     });
     Ok(())
 }

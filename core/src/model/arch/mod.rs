@@ -22,21 +22,26 @@ mod layers;
 mod lfm2;
 mod llama;
 mod mamba;
+mod minicpm;
 mod minimax;
 mod mistral3;
 mod next_token;
 mod olmo2;
 mod phi3;
+mod powerinfer;
 mod qwen;
 mod qwen35;
 mod read;
 mod seed_oss;
+mod smallthinker;
 mod smollm3;
 mod stablelm;
 mod unread;
 
 pub(in crate::model) use keys::Keys;
 pub(in crate::model) use next_token::NextTokenName;
+pub use powerinfer::PowerInfer;
+pub(in crate::model) use powerinfer::turned_type;
 
 use super::activation::Activation;
 use super::architecture::Architecture;
@@ -145,6 +150,9 @@ static FAMILIES: &[&Family] = &[
     &qwen::QWEN2_VL,
     &qwen::QWEN3_VL,
     &qwen::QWEN3_VL_MOE,
+    &smallthinker::SMALLTHINKER,
+    &minicpm::MINICPM,
+    &powerinfer::BAMBOO,
 ];
 
 /// A model family: where its layers' weights are stored, and how they are used.
@@ -245,6 +253,7 @@ impl Fusion {
             gate_up_exps: gguf
                 .tensors()
                 .any(|tensor| tensor.name.ends_with(".ffn_gate_up_exps.weight")),
+            down_by_neuron: is_dense && powerinfer::is_down_by_neuron(gguf),
         }
     }
 
@@ -255,7 +264,7 @@ impl Fusion {
 
     /// The tensors that hold the matrices of a table's entry; `None` means the entry as it stands.
     pub(super) const fn instead(self, parts: &[Site]) -> Option<Parts> {
-        use Site::{AttnK, AttnQ, AttnV, FfnGate, FfnUp};
+        use Site::{AttnK, AttnQ, AttnV, FfnDown, FfnGate, FfnUp};
         const QKV: Parts = &[("attn_qkv", &[AttnQ, AttnK, AttnV])];
         const GATE_UP: Parts = &[("ffn_up", &[FfnGate, FfnUp])];
         const Q_K_V: Parts = &[
@@ -267,6 +276,7 @@ impl Fusion {
         match parts {
             [AttnQ] if self.qkv => Some(QKV),
             [FfnGate] if self.gate_up => Some(GATE_UP),
+            [FfnDown] if self.down_by_neuron => Some(&[(powerinfer::DOWN_BY_NEURON, &[FfnDown])]),
             // Stored in a tensor named above.
             [AttnK | AttnV] if self.qkv => Some(&[]),
             [FfnUp] if self.gate_up => Some(&[]),

@@ -1,8 +1,9 @@
 //! Reading a model's description: first what all families share, then the family's own settings.
 
 use super::draft::{Draft, ExpertLayers, Pattern, PerLayer, RopeLayers, optional_size};
+use super::powerinfer::{DOWN_BY_NEURON, turned_type};
 use super::unread::refuse_unread;
-use super::{Architecture, Family, Keys, OUTPUT, TOKEN_EMBD};
+use super::{Architecture, Family, Keys, OUTPUT, PowerInfer, TOKEN_EMBD};
 use crate::gguf::{Gguf, optional};
 use crate::kernels::WeightType;
 use crate::kernels::activation::ActivationKinds;
@@ -149,6 +150,10 @@ pub(super) fn read_activation(
         return Err(keys.refuse("activation_threshold", f64::from(threshold), range));
     }
     let Some(name) = name else {
+        // PowerInfer's files of this name have ReLU.
+        if draft.ffn.activation == Activation::Silu && PowerInfer::of(keys.gguf()).is_some() {
+            draft.ffn.activation = Activation::Relu { threshold };
+        }
         return Ok(());
     };
     draft.ffn.activation = match name {
@@ -255,6 +260,9 @@ fn read_activations(family: &Family, gguf: &Gguf<'_>) -> LayerActivations {
         let kinds = ActivationKinds::for_weights(ty);
         if name == super::GATE_UP_EXPS {
             all.experts |= kinds;
+        }
+        if name == DOWN_BY_NEURON {
+            all.neurons |= ActivationKinds::for_weights(turned_type(ty));
         }
         match family.matrix(name).map(|(site, of)| (site.input(), of)) {
             Some((Input::Mixed, _)) => all.mixed |= kinds,

@@ -182,7 +182,10 @@ impl<'a> Placer<'_, 'a> {
             return Ok(());
         };
         let n_rows = shapes().map(|[n_rows, _]| n_rows).sum();
-        let whole = self.matrix(stem, [n_rows, n_cols], placed)?;
+        let whole = match c.fused.down_by_neuron && parts == [Site::FfnDown] {
+            true => self.turned(stem, [n_rows, n_cols], placed)?,
+            false => self.matrix(stem, [n_rows, n_cols], placed)?,
+        };
         let mut first_row = 0usize;
         for part in parts {
             let Some([n_rows, _]) = shape(part) else {

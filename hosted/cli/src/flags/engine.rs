@@ -7,7 +7,7 @@ use crate::ui::output::note;
 use clap::builder::{FalseyValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, value_parser};
 use sluice::core::kernels::KvType;
-use sluice::core::model::{LongRope, ModelConfig};
+use sluice::core::model::{Activation, LongRope, ModelConfig};
 use sluice::core::team::WORKERS_MAX;
 use sluice::file::LoadMode;
 use sluice::session::SessionError;
@@ -71,6 +71,12 @@ pub(crate) struct EngineArgs {
     /// Per-layer embeddings are most of the bytes of some models. A .slc file's rows are always read on demand.
     #[arg(long, value_parser = FalseyValueParser::new())]
     pub(crate) gather_tables: bool,
+    /// Set the activation of the networks' gates: relu, drelu or fatrelu:THRESHOLD
+    ///
+    /// For files of models with zeros that do not name it, such as llama.cpp's of ReLULLaMA, ProSparse and TurboSparse:
+    /// `--activation fatrelu:0.01`. It replaces what the file says. Prompt caches are kept apart by it.
+    #[arg(long, value_name = "NAME", value_parser = activation)]
+    pub(crate) activation: Option<Activation>,
     /// Check all weights before they are used
     ///
     /// Compares the checksums of a .slc file. A GGUF file has none; its weights have to be finite numbers. A draft model
@@ -200,6 +206,14 @@ fn long_ropes() -> impl TypedValueParser<Value = LongRope> {
         _ => LongRope::Short,
     })
 }
+
+/// An activation that gates can take.
+pub(crate) fn activation(name: &str) -> Result<Activation, String> {
+    Activation::parse(name).ok_or_else(|| ACTIVATIONS.to_owned())
+}
+
+const ACTIVATIONS: &str =
+    "expected silu, relu, drelu, fatrelu, or fatrelu:THRESHOLD with a number of 0 or more";
 
 pub(crate) fn kv_types() -> impl TypedValueParser<Value = KvType> {
     let names = PossibleValuesParser::new(KvType::ALL.map(KvType::name));

@@ -11,7 +11,7 @@ use crate::ui::progress::LoadBar;
 use anyhow::bail;
 use core::ops::Deref;
 use sluice::core::gguf::Gguf;
-use sluice::core::model::ModelPlan;
+use sluice::core::model::{Activation, ModelPlan};
 use sluice::core::team::StopFlag;
 use sluice::core::tokenizer::Tokenizer;
 use sluice::host::topology::Cores;
@@ -47,7 +47,7 @@ impl<'o> LocalModel<'o> {
             None => model::ModelSource::of_file(embedded::open()?)?,
         };
         Ok(Self {
-            file,
+            file: with_activation(&file, engine.activation)?,
             cores: engine.placement.cores(engine.locks()),
             placement: &engine.placement,
             engine,
@@ -90,6 +90,27 @@ impl<'o> LocalModel<'o> {
         }
         Ok(loaded?.map(|model| (model, team)))
     }
+}
+
+/// The model with another activation, if one is asked for; says so where the file has named its own.
+///
+/// # Errors
+/// Another activation cannot take the place of the model's own.
+pub(crate) fn with_activation(
+    file: &model::ModelSource,
+    activation: Option<Activation>,
+) -> anyhow::Result<model::ModelSource> {
+    let Some(activation) = activation else {
+        return Ok(file.clone());
+    };
+    let changed = file.with_activation(activation)?;
+    if let Some(own) = changed.replaced_activation() {
+        let name = file.name();
+        note(format_args!(
+            "warning: --activation {activation} replaces {own}, the activation of {name}"
+        ));
+    }
+    Ok(changed)
 }
 
 /// What stays on disk, and whether the file is checked.

@@ -227,3 +227,96 @@ fn what_is_no_gguf_file_is_an_error() {
     );
     fails(2, &["inspect"], &["FILE"]);
 }
+
+/// The report of a file as `PowerInfer` marks it, with a predictor.
+#[test]
+fn activations_and_what_powerinfer_adds_are_described() {
+    let report = |args: &[&str]| run_to(0, &[&["inspect"], args].concat()).stdout;
+    assert!(report(&[MODEL]).contains("activation  silu\n"));
+    let drelu = report(&[MODEL, "--activation", "drelu"]);
+    assert!(drelu.contains("activation  drelu\n"), "{drelu}");
+    let model = with_key("fatrelu.gguf", "llama.activation", "fatrelu".into());
+    let both = fs::read(&model.0).unwrap();
+    let gguf = Gguf::parse(&both, both.len() as u64).unwrap();
+    let mut header = GgufHeader::with_layout_of(&gguf);
+    for tensor in gguf.tensors() {
+        header.add_tensor(tensor.name, &tensor.dims[..tensor.n_dims], tensor.ty);
+    }
+    header.set("llama.activation_threshold", 0.25_f32);
+    header.set("powerinfer.sparse_threshold", 0.5_f32);
+    header.add_tensor("blk.0.fc1.weight", &[256, 32], GgmlType::F16);
+    header.add_tensor("blk.0.fc2.weight", &[32, 768], GgmlType::F16);
+    let data = &both[usize::try_from(gguf.data_offset()).unwrap()..];
+    let more = vec![0; 2 * 32 * (256 + 768)];
+    let mut file = [&header.bytes(), data, &more[..]].concat();
+    file[..4].copy_from_slice(b"PWRI");
+    let model = TemporaryFile::new("powerinfer.gguf", &file);
+    let told = report(&[model.path()]);
+    for words in [
+        "activation  fatrelu, threshold 0.25\n",
+        "predictor of active neurons in 1 layers (fc1, fc2), rank 32, threshold 0.5: not loaded",
+        "blk.0.fc1.weight",
+    ] {
+        assert!(told.contains(words), "{words}: {told}");
+    }
+    // The predictor is not reported as unused; another activation than the file's is said.
+    let run = |more: &[&str]| {
+        let args = ["run", "-m", model.path(), "-p", "Once", "-n", "1"];
+        run_to(0, &[&args, more].concat()).stderr
+    };
+    assert!(!run(&[]).contains("warning"));
+    assert!(!run(&["--activation", "fatrelu:0.25"]).contains("warning"));
+    let told = run(&["--activation", "drelu"]);
+    let words = "warning: --activation drelu replaces fatrelu:0.25, the activation of";
+    assert!(told.contains(words), "{told}");
+}
+
+#[test]
+fn another_activation_is_computed_or_refused_by_name() {
+    let text = TemporaryFile::new("activation.txt", "Once upon a time. ".repeat(40).as_bytes());
+    let perplexity = |more: &[&str]| {
+        let args = [
+            "perplexity",
+            "-m",
+            MODEL,
+            "-f",
+            text.path(),
+            "-c",
+            "32",
+            "--json",
+        ];
+        let stdout = run_to(0, &[&args, more].concat()).stdout;
+        let json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+        json["perplexity"].as_f64().unwrap()
+    };
+    let own = perplexity(&[]);
+    assert_eq!(
+        perplexity(&["--activation", "silu"]).to_bits(),
+        own.to_bits()
+    );
+    let relu = perplexity(&["--activation", "relu"]);
+    assert!(relu > own, "{relu} {own}");
+    assert_ne!(
+        perplexity(&["--activation", "drelu"]).to_bits(),
+        relu.to_bits()
+    );
+    let bench = [
+        "bench",
+        "-m",
+        MODEL,
+        "-p",
+        "8",
+        "-n",
+        "0",
+        "-r",
+        "1",
+        "--activation",
+        "relu",
+    ];
+    run_to(0, &bench);
+    let gemma = fixture("models/gemma2.gguf");
+    let of_gemma = ["run", "-m", &gemma, "-p", "a", "--activation", "relu"];
+    fails(1, &of_gemma, &["gemma2", "gelu_pytorch_tanh"]);
+    let unknown = ["run", "-m", MODEL, "-p", "a", "--activation", "gelu"];
+    fails(2, &unknown, &["--activation", "fatrelu"]);
+}

@@ -31,16 +31,22 @@ pub(super) const MISTRAL: Traits = Traits {
     ..LLAMA
 };
 
-/// Bamboo, and TurboSparse's Mistral: their own code applies ReLU to gate and up.
+/// Bamboo and TurboSparse-Mistral, which has Bamboo's class: its code applies ReLU to gate and up.
 pub(super) const BAMBOO: Traits = Traits {
     keys: &[
         EPSILON,
         Key::By(windows::in_all),
         Key::Always("activation", Said::Text("drelu")),
     ],
-    activations: &["relu"],
+    rename: without_predictors,
+    activations: &["relu", "drelu"],
     ..LLAMA
 };
+
+/// Predictors of active neurons, which TurboSparse's folders hold as well, change no result of the whole network.
+fn without_predictors(name: &str) -> Option<String> {
+    (!name.contains(".predictor.")).then(|| name.into())
+}
 
 /// The engine reads texts from left to right.
 const CAUSAL: Means = means("is_causal", Neutral::On);
@@ -69,6 +75,19 @@ pub(super) const MIXTRAL: Traits = Traits {
     keys: &[EPSILON, N_USED, Key::By(windows::in_all)],
     means: &[CAUSAL],
     ..Traits::LLAMA_TABLES
+};
+
+/// TurboSparse-Mixtral: Mixtral with ReLU of gates and ups.
+pub(super) const TURBOSPARSE_MIXTRAL: Traits = Traits {
+    keys: &[
+        EPSILON,
+        N_USED,
+        Key::By(windows::in_all),
+        Key::Always("activation", Said::Text("drelu")),
+    ],
+    rename: without_predictors,
+    activations: &["relu", "drelu"],
+    ..MIXTRAL
 };
 
 pub(super) const QWEN2: Traits = Traits {

@@ -175,7 +175,7 @@ pub(super) fn write(out: &mut Description<'_>) -> Result<(), HfError> {
 fn write_relu(out: &mut Description<'_>) -> Result<(), HfError> {
     let config = out.config;
     let name = config.find(HIDDEN_ACT).and_then(Value::as_str);
-    let Some(name @ ("relu" | "fatrelu")) = name else {
+    let Some(name @ ("relu" | "fatrelu" | "drelu")) = name else {
         return Ok(());
     };
     out.set("activation", name);

@@ -2,7 +2,7 @@
 
 use super::{
     Family, Kind, bert, decoder, delta, encoders, ernie, gemma, gemma4, glm, gpt_oss, granite,
-    hunyuan, latent, lfm2, mamba, nomic, plain, sparse, vision,
+    hunyuan, latent, lfm2, mamba, minicpm, nomic, plain, smallthinker, sparse, vision,
 };
 
 /// Rows of `class, model_type => architecture, kind, traits`, and whether the row applies to a configuration.
@@ -27,6 +27,9 @@ pub(super) static FAMILIES: &[Family] = families! {
     "MistralForCausalLM", "mistral" => "llama", Table, decoder::MISTRAL;
     "BambooForCausalLM", "bamboo" => "llama", Table, decoder::BAMBOO;
     "MixtralForCausalLM", "mixtral" => "llama", Table, decoder::MIXTRAL;
+    "TurboSparseMixtralForCausalLM", "turbosparsemixtral" => "llama", Table, decoder::TURBOSPARSE_MIXTRAL;
+    "MiniCPMForCausalLM", "minicpm" => "minicpm", Table, minicpm::MINICPM;
+    "SmallThinkerForCausalLM", "smallthinker" => "smallthinker", Table, smallthinker::SMALLTHINKER;
     "Qwen2ForCausalLM", "qwen2" => "qwen2", Table, decoder::QWEN2;
     "Qwen3ForCausalLM", "qwen3" => "qwen3", Qwen3, decoder::QWEN3;
     "Phi3ForCausalLM", "phi3" => "phi3", Table, decoder::PHI3;

@@ -136,6 +136,7 @@ fn experts(
         "num_experts",
         "n_routed_experts",
         "moe_num_experts",
+        "moe_num_primary_experts",
     ];
     let (width, n_expert) = match family.traits.experts {
         ExpertSizes::Never => return Ok((None, None)),

@@ -96,7 +96,7 @@ impl Traits {
         respell: |_| Ok(()),
         defaults: "{}",
         means: &[],
-        activations: &["silu", "swish", "relu", "fatrelu"],
+        activations: &["silu", "swish", "relu", "fatrelu", "drelu"],
     };
 
     /// [`Traits::TABLES`] for a text model that llama.cpp converts with its Llama class.

@@ -67,6 +67,9 @@ pub enum SlcFileError {
          pack the file without --ffn"
     )]
     NoFeedForward,
+    /// A file of PowerInfer, whose down projections are turned when they are loaded.
+    #[error("its down projections (ffn_down_t) are stored by neuron, which has no packed form")]
+    DownByNeuron,
     /// A part of the GGUF file that would not be restored exactly.
     #[error("tensor {name} differs after packing and unpacking; nothing was written")]
     NotInvertible {

@@ -14,6 +14,7 @@ use sluice_core::hash::Hash64;
 use sluice_core::kernels::blocks::dequantize_row;
 use sluice_core::kernels::neuron::Form;
 use sluice_core::kernels::panel::PanelLayout;
+use sluice_core::model::PowerInfer;
 use sluice_core::slc::{FileHeader, Slc, TensorHeader};
 use sluice_core::state::Identity;
 use std::sync::{Mutex, PoisonError};
@@ -46,6 +47,9 @@ pub fn pack(
     options: PackOptions,
     watch: &SlcWatch<'_>,
 ) -> Result<FileHeader, SlcFileError> {
+    if PowerInfer::of(gguf).is_some_and(|file| file.is_down_by_neuron) {
+        return Err(SlcFileError::DownByNeuron);
+    }
     let mut plan = Plan::new(source, gguf, options.ffn)?;
     output.reserve(plan.header.file_len)?;
     let jobs: Vec<_> = gguf

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use sluice::adapter::Precision;
 use sluice::core::kernels::KvType;
 use sluice::core::kernels::lora::LoraType;
+use sluice::core::model::Activation;
 use sluice::core::model::LongRope;
 use sluice::core::pooling::Pooling;
 use sluice::core::sampler::{LogitBias, SamplerOrder};
@@ -130,6 +131,8 @@ const KEYWORDS: &[Keyword] = keywords! {
     longrope: one_of(long_rope, &["short", "long"]) => |all, form| all.config.models.limits.longrope = form;
     kv_rotation: flag => |all, is_set| all.config.models.limits.kv_rotation = is_set;
     isa: text => |all, name| all.config.models.limits.table = Some(kernel_table(Some(&name)).map_err(Refusal::value)?);
+    activation: one_of(Activation::parse, &["relu", "drelu", "fatrelu:THRESHOLD", "silu"]) =>
+        |all, activation| all.config.models.activation = Some(activation);
     use_mmap: flag => |all, is_set| all.config.models.load_mode = if is_set { LoadMode::Map } else { LoadMode::Read };
     pooling: one_of(Pooling::from_name, &Pooling::ALL.map(Pooling::name)) =>
         |all, pooling| all.config.models.pooling = Some(pooling);

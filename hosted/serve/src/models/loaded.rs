@@ -79,7 +79,7 @@ impl Loaded {
     ) -> Result<Self, LoadFailure> {
         let opened = match opened {
             Some(opened) => opened,
-            None => ModelSource::open(&listed.path, options.load_mode).map_err(of_open)?,
+            None => options.open_file(&listed.path).map_err(of_open)?,
         };
         let is_first = options
             .named
@@ -226,6 +226,11 @@ impl Loaded {
         let warn = |what: &str| log(&format!("model {:?}: warning: {what}", self.name));
         if options.experts.is_some() && self.model.experts().is_none() {
             warn("--expert-cache has no effect: it has no experts to keep on disk");
+        }
+        if let Some(own) = self.model.replaced_activation() {
+            warn(&format!(
+                "--activation replaces {own}, the activation of the file"
+            ));
         }
         if options.limits.longrope != LongRope::ByLength && !self.model.weights().has_long() {
             warn("--longrope has no effect: it has one set of rotary divisors");

@@ -142,8 +142,8 @@ impl Models {
             Some(source) => Ok(source.clone()),
             None => {
                 let listed = &listed[index];
-                let mode = listed.options(&options).load_mode;
-                ModelSource::open(&listed.path, mode).map_err(|error| error.to_string())
+                let source = listed.options(&options).open_file(&listed.path);
+                source.map_err(|error| error.to_string())
             }
         };
         adapters.check(&source).map_err(io::Error::other)?;

@@ -9,6 +9,7 @@ use sluice::draft::SpeculationSetup;
 use sluice::experts::ExpertOptions;
 use sluice::file::LoadMode;
 use sluice::model::{ModelSource, OpenError};
+use sluice_core::model::Activation;
 use sluice_core::pooling::Pooling;
 use sluice_pull::HubFile;
 use std::path::{Path, PathBuf};
@@ -68,6 +69,8 @@ pub struct ModelsOptions {
     pub load_mode: LoadMode,
     /// Whether tables stay in the file, as [`LoadOptions::tables_stay`](sluice::model::LoadOptions::tables_stay).
     pub tables_stay: bool,
+    /// The activation of gates, instead of the files' own; every model has to be able to take it.
+    pub activation: Option<Activation>,
     /// Whether all weights are checked first.
     pub check_tensors: bool,
     /// A template's name or source, which replaces the one in the file.
@@ -103,6 +106,7 @@ impl Default for ModelsOptions {
             context_shift: false,
             load_mode: LoadMode::Map,
             tables_stay: false,
+            activation: None,
             check_tensors: false,
             chat_template: None,
             pooling: None,
@@ -128,9 +132,16 @@ impl ModelsOptions {
             preset.options.open()?;
         }
         let named = self.named.iter().take(self.eager_max());
-        named
-            .map(|named| ModelSource::open(&named.path, self.load_mode))
-            .collect()
+        named.map(|named| self.open_file(&named.path)).collect()
+    }
+
+    /// Opens one of the models.
+    pub(super) fn open_file(&self, path: &Path) -> Result<ModelSource, OpenError> {
+        let source = ModelSource::open(path, self.load_mode)?;
+        match self.activation {
+            Some(activation) => source.with_activation(activation),
+            None => Ok(source),
+        }
     }
 
     /// Maximum number of models to load at the start.

@@ -87,7 +87,7 @@ impl Models {
             return Some(ModelSource::clone(loaded.model()));
         }
         let listed = self.listed.get(index)?;
-        ModelSource::open(&listed.path, listed.options(&self.options).load_mode).ok()
+        listed.options(&self.options).open_file(&listed.path).ok()
     }
 
     /// Maximum number of tokens of a text of the model with number `index`, if it was trained on `n_ctx_train`.

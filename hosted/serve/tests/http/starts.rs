@@ -3,7 +3,8 @@
 use crate::adapters::{folder, with, write};
 use crate::client::{Running, TALE, options, receive};
 use core::time::Duration;
-use sluice_core::model::LongRope;
+use serde_json::json;
+use sluice_core::model::{Activation, LongRope};
 use sluice_serve::{Listen, ServerConfig};
 use std::io::Write as _;
 use std::net::TcpStream;
@@ -107,4 +108,40 @@ fn options_without_effect_on_a_model_are_warnings() {
     let line = said_at_the_start(options, "--longrope");
     let expected = "warning: --longrope has no effect: it has one set of rotary divisors";
     assert_eq!(line, format!("model \"tale\": {expected}"));
+}
+
+/// Its answers, its fingerprint and its cached prompts on disk are another model's.
+#[test]
+fn another_activation_shares_nothing_with_the_file_s_own() {
+    let folder = folder("activation");
+    let ask = json!({"prompt": "Once upon a time there was a boat. ".repeat(20), "max_tokens": 8,
+        "temperature": 0, "logprobs": 1});
+    let answer = |activation: Option<&str>| {
+        let mut options = options();
+        options.engine.cache_dir = Some(folder.clone());
+        options.engine.cache_disk = 64 << 20;
+        options.models.activation = activation.map(|name| Activation::parse(name).unwrap());
+        let server = Running::start(options);
+        let cold = server.post("/v1/completions", &ask).json();
+        let fingerprint = cold["system_fingerprint"].as_str().unwrap().to_owned();
+        let cached = cold["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
+        let first = cold["choices"][0]["logprobs"]["token_logprobs"].to_string();
+        (fingerprint, cached.unwrap_or(0), first)
+    };
+    let (own, cached, text) = answer(None);
+    assert_eq!(cached, 0);
+    let again = answer(None);
+    assert!(
+        again.0 == own && again.1 > 0 && again.2 == text,
+        "{again:?}"
+    );
+    let (relu, cached, other) = answer(Some("relu"));
+    assert_eq!(cached, 0);
+    assert!(relu != own && other != text);
+    let (same, cached, _) = answer(Some("relu"));
+    assert!(same == relu && cached > 0);
+    // The file's own by name is the file's own.
+    let named = answer(Some("silu"));
+    assert!(named.0 == own && named.1 > 0, "{named:?}");
+    std::fs::remove_dir_all(folder).unwrap();
 }

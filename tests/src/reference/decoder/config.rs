@@ -178,6 +178,12 @@ impl Factors {
                 logits: 1.0 / keys.number("logit_scale")?,
                 ..plain
             },
+            Scales::MiniCpm => Self {
+                embedding: factor("embedding_scale", 12.0)?,
+                residual: factor("residual_scale", 1.4 / (n_layer as f64).sqrt())?,
+                logits: 1.0 / factor("logit_scale", n_embd as f64 / 256.0)?,
+                ..plain
+            },
             Scales::Logits => Self {
                 logits: factor("logit_scale", 1.0)?,
                 ..plain
@@ -222,7 +228,12 @@ fn windows(
     if period == 0 {
         return Err(Unreadable::new("layers with windows are not listed"));
     }
-    let is_local = |i| i % period < period - 1;
+    let dense = if windows.is_dense_first {
+        0
+    } else {
+        period - 1
+    };
+    let is_local = |i| i % period != dense;
     Ok((window, (0..n_layer).map(is_local).collect()))
 }
 
@@ -237,6 +248,7 @@ fn rotated(
     Ok(match family.rotated {
         Rotated::All => vec![true; n_layer],
         Rotated::ThreeOfFour => (0..n_layer).map(|i| (i + 1) % 4 != 0).collect(),
+        Rotated::FirstOfFourNot => (0..n_layer).map(|i| window == 0 || i % 4 != 0).collect(),
         Rotated::Local if window > 0 => local_layers.to_vec(),
         Rotated::Local => vec![true; n_layer],
         Rotated::Finetuned => vec![keys.flag_or("rope.scaling.finetuned", true)?; n_layer],

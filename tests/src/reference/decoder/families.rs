@@ -29,6 +29,8 @@ pub(super) struct Family {
     pub(super) scales: Scales,
     pub(super) activation: Activation,
     pub(super) router: Option<Router>,
+    /// Whether routers read a layer's input, before its first norm.
+    pub(super) routes_input: bool,
     /// Whether a layer without KV heads is a convolution.
     pub(super) has_convolutions: bool,
     /// Whether the last layer may be followed by others, which predict further tokens.
@@ -63,6 +65,8 @@ pub(super) struct Windows {
     pub(super) default: usize,
     /// All layers but the last of each period have a window. 0: the file has to list them.
     pub(super) period: usize,
+    /// Whether it is the first of each period that has none.
+    pub(super) is_dense_first: bool,
 }
 
 /// Which layers rotate.
@@ -70,6 +74,8 @@ pub(super) struct Windows {
 pub(super) enum Rotated {
     All,
     ThreeOfFour,
+    /// All but the first of four, if there are windows.
+    FirstOfFourNot,
     /// Layers with windows, if there are any.
     Local,
     /// All or none, by `rope.scaling.finetuned`.
@@ -102,6 +108,8 @@ pub(super) enum Scales {
     Granite,
     /// A factor on the logits.
     Logits,
+    /// As Granite's, with defaults.
+    MiniCpm,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -155,6 +163,7 @@ impl Family {
         scales: Scales::None,
         activation: Activation::Silu,
         router: None,
+        routes_input: false,
         has_convolutions: false,
         has_nextn: false,
     };
@@ -178,10 +187,14 @@ impl Router {
 const ALL: Option<Windows> = period(usize::MAX);
 
 const fn period(period: usize) -> Option<Windows> {
-    Some(Windows { default: 0, period })
+    Some(Windows {
+        default: 0,
+        period,
+        is_dense_first: false,
+    })
 }
 
-static FAMILIES: [Family; 28] = [
+static FAMILIES: [Family; 31] = [
     Family {
         name: "llama",
         windows: ALL,
@@ -228,6 +241,7 @@ static FAMILIES: [Family; 28] = [
         windows: Some(Windows {
             default: 4096,
             period: 2,
+            is_dense_first: false,
         }),
         local_rope: LocalRope::OwnBase,
         scales: Scales::Gemma { caps: [50.0, 30.0] },
@@ -376,6 +390,36 @@ static FAMILIES: [Family; 28] = [
             has_selection: true,
             ..Router::PLAIN
         }),
+        ..Family::PLAIN
+    },
+    Family {
+        name: "smallthinker",
+        windows: Some(Windows {
+            default: 0,
+            period: 4,
+            is_dense_first: true,
+        }),
+        rotated: Rotated::FirstOfFourNot,
+        local_rope: LocalRope::OwnBase,
+        activation: Activation::Relu(0.0),
+        router: Some(Router {
+            gating: Gating::Key(Some(Score::Sigmoid)),
+            ..Router::PLAIN
+        }),
+        routes_input: true,
+        ..Family::PLAIN
+    },
+    Family {
+        name: "minicpm",
+        is_neighbours: true,
+        scales: Scales::MiniCpm,
+        router: Some(Router::PLAIN),
+        ..Family::PLAIN
+    },
+    Family {
+        name: "bamboo",
+        is_neighbours: true,
+        activation: Activation::Drelu,
         ..Family::PLAIN
     },
     HUNYUAN,

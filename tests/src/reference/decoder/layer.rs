@@ -93,6 +93,7 @@ impl Layer {
             add(x, &y);
         };
         for (x, (mixed, normed)) in x.iter_mut().zip(mixed.iter().zip(normed)) {
+            let before = config.family.routes_input.then(|| x.clone());
             add_scaled(x, norm(self.attn_post_norm.as_ref(), mixed));
             let input = match config.family.norms {
                 Norms::Shared => normed,
@@ -100,7 +101,7 @@ impl Layer {
             };
             let added = match &self.channel {
                 Channel::Dense(network) => network.of(0, &input),
-                Channel::Experts(experts) => experts.of_row(&input),
+                Channel::Experts(experts) => experts.of_row(&input, before.as_deref()),
             };
             add_scaled(x, norm(self.ffn_post_norm.as_ref(), &added));
         }

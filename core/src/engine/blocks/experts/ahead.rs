@@ -49,10 +49,12 @@ impl Guess<'_, '_> {
         let (model, kind) = (pass.model, pass.config().kind(layer));
         let weights = &model.layers()[layer];
         let norm = match shape.has_norms {
-            true => Vector::RouterNorm,
-            false => channel_norm(kind),
+            true => Some(Vector::RouterNorm),
+            false if shape.routes_input => None,
+            false => Some(channel_norm(kind)),
         };
-        let normed = runner.norm(runner.stream_row(row), model.norm(weights, norm));
+        let norm = norm.and_then(|norm| model.norm(weights, norm));
+        let normed = runner.norm(runner.stream_row(row), norm);
         let (rows, chosen) = &self.room.ahead;
         pass.quantize(normed, &rows.layout, rows.memory.pointer(0));
         let router = model.matrix(weights, Site::FfnGateInp);

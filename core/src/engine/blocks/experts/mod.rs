@@ -8,7 +8,8 @@
 //! down, weighted, added to the residual stream  strips, over all experts        |
 //! ```
 //!
-//! Experts in a latent space ([`latent`]) have a matrix before their rows are gathered, and one after their sums.
+//! Experts in a latent space ([`latent`]) have a matrix before their rows are gathered, and one after their sums. A router
+//! that reads the layer's input ([`before_mixer`]) chooses before the mixer runs, so that experts are read meanwhile.
 //!
 //! Up to 8 tokens (`s`) every worker routes all of them itself, and an expert reads its tokens' rows in place: two
 //! barriers a layer, three where one expert works on all tokens (`e`). Longer batches are sorted by expert, so that
@@ -18,6 +19,7 @@
 //! expert is shared by all workers; down runs expert by expert, over all strips of a worker in one call.
 
 mod ahead;
+mod early;
 mod latent;
 mod room;
 mod route;
@@ -25,6 +27,7 @@ mod routing;
 mod shared;
 
 pub(super) use ahead::look_ahead;
+pub(super) use early::before_mixer;
 pub(super) use room::ExpertsRoom;
 
 use super::LayerAt;
@@ -37,7 +40,7 @@ use crate::engine::rows::{
     Buckets, Entries, InputRows, Order, Pairs, Rows, SMALL_BATCH, some_rows,
 };
 use crate::engine::runner::Runner;
-use crate::engine::sites::{ExpertPart, ExpertSource, Lent, NeededExperts, Waiter};
+use crate::engine::sites::{ExpertPart, ExpertSource, Lent, Waiter};
 use crate::engine::stream::Target;
 use crate::kernels::activation::ActivationLayout;
 use crate::kernels::contract::GROUP;
@@ -106,16 +109,12 @@ pub(super) fn run<'p>(
     shape: &'p Experts,
 ) -> Result<(), Stop> {
     let pass = runner.pass;
-    let block = Block {
-        pass,
-        room,
-        at,
-        shape,
-        neurons: ActivationLayout::new(shape.n_ff, pass.activations().neurons),
-        source: pass.options.experts.unwrap_or(pass.model),
-    };
+    let block = Block::new(runner, room, at, shape);
     look_ahead(runner, room, at.index + 1);
-    let (choices, input) = block.choose(runner)?;
+    let (choices, input) = match shape.routes_input {
+        true => block.chosen_early(runner)?,
+        false => block.choose(runner)?,
+    };
     let mut gathers = input;
     if shape.has_norms {
         block.shared_gate_up(runner, input)?;
@@ -129,8 +128,8 @@ pub(super) fn run<'p>(
         gathers = block.enter_latent(runner, input)?;
     }
     let routed = block.route(runner, choices, gathers)?;
-    if runner.member.rank() == 0 {
-        block.announce(runner.member, &routed);
+    if runner.member.rank() == 0 && !shape.routes_input {
+        block.announce(runner.member, &routed.buckets);
     }
     let sites = [Site::FfnGate, Site::FfnUp];
     block.adapt(runner, &routed, &sites[usize::from(!shape.is_gated)..])?;
@@ -163,6 +162,23 @@ struct GateUp<'e> {
 }
 
 impl<'p> Block<'p> {
+    fn new(
+        runner: &Runner<'p, '_>,
+        room: &'p ExpertsRoom<'p>,
+        at: LayerAt<'p>,
+        shape: &'p Experts,
+    ) -> Self {
+        let pass = runner.pass;
+        Self {
+            pass,
+            room,
+            at,
+            shape,
+            neurons: ActivationLayout::new(shape.n_ff, pass.activations().neurons),
+            source: pass.options.experts.unwrap_or(pass.model),
+        }
+    }
+
     /// Where the expert for all tokens and the others add: to the stream, or to its pending rows.
     fn targets(&self, runner: &mut Runner<'p, '_>) -> [Target<'p>; 2] {
         if self.shape.n_latent > 0 {
@@ -205,20 +221,6 @@ impl<'p> Block<'p> {
             .shared
             .expect("asked for where there is such an expert");
         ActivationLayout::new(shared.n_ff, self.pass.activations().neurons)
-    }
-
-    /// Announces to the source which experts the rows need.
-    fn announce(&self, member: &Member<'_>, routed: &Routed<'p>) {
-        let readers = |n_strips: usize| member.size().min(n_strips);
-        self.source.announce(&NeededExperts {
-            layer: self.at.index,
-            experts: routed.buckets.active(),
-            readers: [
-                readers(self.shape.n_ff.div_ceil(GROUP)),
-                readers(self.width().div_ceil(STRIP_ROWS)),
-            ],
-            n_tokens: routed.buckets.len() / self.shape.n_expert_used,
-        });
     }
 
     /// Gate and up projections of all experts as one phase.

@@ -5,13 +5,15 @@ use super::room::Choices;
 use super::routing::{Choice, weigh};
 use super::{Block, Routed};
 use crate::engine::adapt::{Adapted, Area, At};
+use crate::engine::linear::STRIP_ROWS;
 use crate::engine::pass::activations;
 use crate::engine::rows::{Buckets, Entries, InputRows, Order, SMALL_BATCH, TILE_TOKENS};
 use crate::engine::runner::Runner;
-use crate::kernels::contract::sqrt;
+use crate::engine::sites::NeededExperts;
+use crate::kernels::contract::{GROUP, sqrt};
 use crate::kernels::table::{Activations, Matmul, Store};
 use crate::model::{Site, Vector};
-use crate::team::Stop;
+use crate::team::{Member, Stop};
 use crate::trace::Phase;
 use core::ops::Range;
 
@@ -22,42 +24,62 @@ impl<'p> Block<'p> {
         &self,
         runner: &mut Runner<'p, '_>,
     ) -> Result<(Choices<'p>, Activations<'p>), Stop> {
-        let (pass, n, rank) = (self.pass, runner.n_rows, runner.member.rank());
         let index = self.at.index;
         let channel_norm = channel_norm(self.at.kind);
-        let normed = |runner: &mut Runner<'p, '_>, norm| {
-            let norm = pass.model.norm(self.at.weights, norm);
-            runner.normed(Phase::FfnNorm, index, norm, Order::Batch)
-        };
         let input = match self.shape.has_norms {
-            true => normed(runner, Vector::RouterNorm)?,
-            false => normed(runner, channel_norm)?,
+            true => self.normed(runner, Vector::RouterNorm)?,
+            false => self.normed(runner, channel_norm)?,
         };
+        let choices = self.choose_by(runner, &input);
+        // Experts with norms of their own read the stream that the first norm has moved.
+        if runner.n_rows > SMALL_BATCH || self.shape.has_norms {
+            runner.barrier(index)?;
+        }
+        match self.shape.has_norms {
+            true => Ok((choices, self.normed(runner, channel_norm)?)),
+            false => Ok((choices, input)),
+        }
+    }
+
+    /// Rows of the stream after one of the layer's norms.
+    pub(super) fn normed(
+        &self,
+        runner: &mut Runner<'p, '_>,
+        norm: Vector,
+    ) -> Result<Activations<'p>, Stop> {
+        let norm = self.pass.model.norm(self.at.weights, norm);
+        runner.normed(Phase::FfnNorm, self.at.index, norm, Order::Batch)
+    }
+
+    /// Room for the choices of the runner's rows.
+    pub(super) fn choices(&self, runner: &Runner<'p, '_>) -> Choices<'p> {
+        let is_small = runner.n_rows <= SMALL_BATCH;
+        self.room.choices(is_small.then_some(runner.member.rank()))
+    }
+
+    /// Choice of experts by the rows that the router reads: all of them for small batches, else this worker's.
+    pub(super) fn choose_by(
+        &self,
+        runner: &mut Runner<'p, '_>,
+        input: &Activations<'p>,
+    ) -> Choices<'p> {
+        let (pass, n, rank) = (self.pass, runner.n_rows, runner.member.rank());
         if rank == 0 {
             let input = InputRows {
-                rows: &input,
+                rows: input,
                 entries: Entries::Each(runner.order),
             };
             pass.show(self.router(), input, 0..n);
         }
-        let is_small = n <= SMALL_BATCH;
-        let choices = self.room.choices(if is_small { Some(rank) } else { None });
+        let choices = self.choices(runner);
         let start = runner.now();
-        let tokens = if is_small {
-            0..n
-        } else {
-            runner.member.home_range(n)
+        let tokens = match n <= SMALL_BATCH {
+            true => 0..n,
+            false => runner.member.home_range(n),
         };
-        let bytes = self.choose_experts(rank, &input, runner.order, tokens, choices);
-        runner.record(Phase::FfnRouter, index, start, bytes);
-        // Experts with norms of their own read the stream that the first norm has moved.
-        if !is_small || self.shape.has_norms {
-            runner.barrier(index)?;
-        }
-        match self.shape.has_norms {
-            true => Ok((choices, normed(runner, channel_norm)?)),
-            false => Ok((choices, input)),
-        }
+        let bytes = self.choose_experts(rank, input, runner.order, tokens, choices);
+        runner.record(Phase::FfnRouter, self.at.index, start, bytes);
+        choices
     }
 
     /// The matrix that scores experts.
@@ -76,27 +98,50 @@ impl<'p> Block<'p> {
         choices: Choices<'p>,
         input: Activations<'p>,
     ) -> Result<Routed<'p>, Stop> {
-        let (n, rank) = (runner.n_rows, runner.member.rank());
-        let n_pairs = n * self.shape.n_expert_used;
-        // SAFETY: written before the barrier, or by this worker.
-        let experts = unsafe { choices.experts.read(0..n_pairs) };
-        // SAFETY: as above.
-        let weights = unsafe { choices.weights.read(0..n_pairs) };
-        let memory = self.room.buckets.of(rank);
-        // SAFETY: this worker's own memory, whose last use is over.
-        let memory = unsafe { memory.write(0..memory.len()) };
-        let (n_expert, n_used) = (self.shape.n_expert, self.shape.n_expert_used);
-        let buckets = Buckets::new(n_expert, n_used, experts, memory);
+        let (buckets, weights) = self.buckets(runner, choices);
         let routed = Routed {
             buckets,
             weights,
             input,
             is_gathered: false,
         };
-        if n <= SMALL_BATCH {
+        if runner.n_rows <= SMALL_BATCH {
             return Ok(routed);
         }
         self.gather(runner, routed)
+    }
+
+    /// Pairs of the runner's rows by expert, in this worker's own memory, and the weights of all pairs. Call it after
+    /// the barrier that follows the choice, if there is one.
+    pub(super) fn buckets(
+        &self,
+        runner: &Runner<'p, '_>,
+        choices: Choices<'p>,
+    ) -> (Buckets<'p>, &'p [f32]) {
+        let n_pairs = runner.n_rows * self.shape.n_expert_used;
+        // SAFETY: written before the barrier, or by this worker.
+        let experts = unsafe { choices.experts.read(0..n_pairs) };
+        // SAFETY: as above.
+        let weights = unsafe { choices.weights.read(0..n_pairs) };
+        let memory = self.room.buckets.of(runner.member.rank());
+        // SAFETY: this worker's own memory, whose last use is over.
+        let memory = unsafe { memory.write(0..memory.len()) };
+        let (n_expert, n_used) = (self.shape.n_expert, self.shape.n_expert_used);
+        (Buckets::new(n_expert, n_used, experts, memory), weights)
+    }
+
+    /// Announces to the source which experts the rows need.
+    pub(super) fn announce(&self, member: &Member<'_>, buckets: &Buckets<'p>) {
+        let readers = |n_strips: usize| member.size().min(n_strips);
+        self.source.announce(&NeededExperts {
+            layer: self.at.index,
+            experts: buckets.active(),
+            readers: [
+                readers(self.shape.n_ff.div_ceil(GROUP)),
+                readers(self.width().div_ceil(STRIP_ROWS)),
+            ],
+            n_tokens: buckets.len() / self.shape.n_expert_used,
+        });
     }
 
     /// The choice of experts for some tokens; returns the bytes read.

@@ -1,7 +1,7 @@
 //! The flags of `sluice bench`, spelled as in llama-bench, with their lists and ranges.
 
 use crate::flags::adapters::AdapterArgs;
-use crate::flags::engine::{LOAD_MODES, kv_types, load_mode};
+use crate::flags::engine::{LOAD_MODES, activation, kv_types, load_mode};
 use crate::flags::experts::ExpertArgs;
 use crate::flags::hub::HubArgs;
 use crate::flags::names::kernels;
@@ -16,6 +16,7 @@ use sluice::Model;
 use sluice::adapter::AdapterBlend;
 use sluice::core::kernels::KvType;
 use sluice::core::kernels::table::Prefetch;
+use sluice::core::model::Activation;
 use sluice::core::team::WORKERS_MAX;
 use sluice::file::LoadMode;
 use std::path::PathBuf;
@@ -108,6 +109,9 @@ pub(crate) struct BenchArgs {
     /// Read embedding rows from the file on demand
     #[arg(long)]
     pub(super) gather_tables: bool,
+    /// Set the activation of the networks' gates: relu, drelu or fatrelu:THRESHOLD
+    #[arg(long, value_name = "NAME", value_parser = activation)]
+    pub(super) activation: Option<Activation>,
     /// Set the number of repetitions of each test
     #[arg(short = 'r', long, value_name = "N", default_value_t = 5,
         value_parser = value_parser!(u32).range(1..=100_000))]

@@ -11,7 +11,7 @@ mod strict;
 mod told;
 
 use crate::flags::embedded;
-use crate::flags::open::load;
+use crate::flags::open::{load, with_activation};
 use crate::outcome::{Ending, UsageError};
 use crate::ui::output::{TextOutput, note};
 use anyhow::{Context as _, bail};
@@ -53,7 +53,10 @@ pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<Ending> {
     args.adapters.check()?;
     let fetched = args.hub.repo()?.map(|request| args.hub.fetch(&request));
     let paths = args.model.iter().cloned().map(Ok).chain(fetched);
-    let open = |path: anyhow::Result<PathBuf>| Ok(ModelSource::open(&path?, args.mode())?);
+    let open = |path: anyhow::Result<PathBuf>| {
+        let file = ModelSource::open(&path?, args.mode())?;
+        with_activation(&file, args.activation)
+    };
     let mut files: Vec<ModelSource> = paths.map(open).collect::<anyhow::Result<_>>()?;
     if files.is_empty() {
         files.push(ModelSource::of_file(embedded::open()?)?);

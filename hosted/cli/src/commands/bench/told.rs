@@ -7,7 +7,7 @@
 use super::args::{BenchArgs, Format};
 use super::in_turn::percentile;
 use crate::flags::engine::DraftFile;
-use crate::flags::open::load;
+use crate::flags::open::{load, with_activation};
 use crate::outcome::{Ending, UsageError};
 use crate::ui::input;
 use crate::ui::output::TextOutput;
@@ -134,7 +134,7 @@ pub(super) fn bench(args: &BenchArgs, texts: &[Script]) -> anyhow::Result<Ending
         out.write(HEAD)?;
     }
     for path in &args.model {
-        let opened = ModelSource::open(path, args.mode())?;
+        let opened = with_activation(&ModelSource::open(path, args.mode())?, args.activation)?;
         let team = args.placement.team(cores.default_workers(), &cores)?;
         let Some(model) = load(&opened, args.file_use(), &team, stop)? else {
             return Ok(Ending::Interrupted);

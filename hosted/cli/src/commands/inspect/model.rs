@@ -5,7 +5,7 @@ use crate::ui::format::{Bytes, CacheTypes};
 use core::fmt::Write as _;
 use sluice::core::engine::{EngineLimits, EnginePlan};
 use sluice::core::gguf::Gguf;
-use sluice::core::model::{LayerKind, Mixer, ModelConfig, ModelPlan};
+use sluice::core::model::{Activation, LayerKind, Mixer, ModelConfig, ModelPlan, PowerInfer};
 use sluice::host::topology::Cores;
 
 /// The model and its memory, or why it cannot be run.
@@ -14,7 +14,11 @@ pub(super) fn describe(
     gguf: &Gguf<'_>,
     args: &EngineArgs,
 ) -> core::fmt::Result {
-    let config = match ModelConfig::from_gguf(gguf) {
+    let config = ModelConfig::from_gguf(gguf).and_then(|config| match args.activation {
+        Some(activation) => config.with_activation(activation),
+        None => Ok(config),
+    });
+    let config = match config {
         Ok(config) => config,
         Err(error) => return writeln!(report, "model       cannot be run: {error}"),
     };
@@ -35,6 +39,7 @@ pub(super) fn describe(
         write!(report, "layers      {} of ", n_layer.count())?;
         kind_of_layer(report, kind)?;
     }
+    activation(report, gguf, &config)?;
     let n_workers = args.n_workers(Cores::detect().default_workers());
     let (type_k, type_v) = args.cache_types();
     let limits = EngineLimits {
@@ -68,6 +73,41 @@ pub(super) fn describe(
         limits.n_workers
     )?;
     next_token(report, gguf, &limits)
+}
+
+/// The activation of gates, and what PowerInfer's files have in addition.
+fn activation(report: &mut String, gguf: &Gguf<'_>, config: &ModelConfig) -> core::fmt::Result {
+    match config.activation() {
+        Some(Activation::Relu { threshold }) if threshold > 0.0 => {
+            writeln!(report, "activation  fatrelu, threshold {threshold}")?;
+        }
+        Some(activation) => writeln!(report, "activation  {activation}")?,
+        None => {}
+    }
+    let Some(of_file) = PowerInfer::of(gguf) else {
+        return Ok(());
+    };
+    if of_file.is_down_by_neuron {
+        let name = "blk.0.ffn_down_t.weight";
+        let ty = gguf.tensor(name).map(|tensor| tensor.ty);
+        let ty = ty.map_or_else(String::new, |ty| format!(" in {ty}"));
+        writeln!(
+            report,
+            "PowerInfer  down projections are stored by neuron{ty} and turned when they are loaded"
+        )?;
+    }
+    if of_file.n_predictors > 0 {
+        write!(
+            report,
+            "PowerInfer  predictor of active neurons in {} layers (fc1, fc2), rank {}",
+            of_file.n_predictors, of_file.rank
+        )?;
+        if let Some(threshold) = of_file.threshold {
+            write!(report, ", threshold {threshold}")?;
+        }
+        writeln!(report, ": not loaded")?;
+    }
+    Ok(())
 }
 
 /// The head that predicts further tokens, if the file has one, and the memory it adds.
@@ -156,6 +196,9 @@ fn kind_of_layer(report: &mut String, kind: &LayerKind) -> core::fmt::Result {
             )?;
             if let Some(shared) = shape.shared {
                 write!(report, ", n_ff {} for all tokens", shared.n_ff)?;
+            }
+            if shape.routes_input {
+                write!(report, ", chosen before attention")?;
             }
             writeln!(report)
         }

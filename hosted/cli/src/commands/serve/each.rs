@@ -42,6 +42,7 @@ pub(super) fn of_a_model(
         context_shift: args.context_shift && !args.no_context_shift,
         load_mode: args.engine.load_mode(),
         tables_stay: args.engine.gather_tables,
+        activation: args.engine.activation,
         check_tensors: args.engine.check_tensors,
         chat_template: chat_template(args)?,
         pooling: args.pooling.as_deref().and_then(Pooling::from_name),
