@@ -51,6 +51,92 @@ fn a_packed_model_tells_the_same_and_unpacks_to_the_same_bytes() {
     assert!(fs::read(requantised).unwrap() == fs::read(from_gguf).unwrap());
 }
 
+/// Feed-forward networks by neuron: the same text in every table, the same file back, and every reader of tensors.
+#[test]
+fn a_model_packed_by_neuron_tells_the_same_and_unpacks_to_the_same_bytes() {
+    let folder = Folder::new("neurons");
+    let (slc, gguf) = (folder.path("m.slc"), folder.path("m.gguf"));
+    for name in ["llama-Q4_K", "llama-Q8_0", "llama-MXFP4", "glm4moe-Q4_K_M"] {
+        let model = fixture(&format!("models/{name}.gguf"));
+        let pack = ["pack", "--ffn", "neuron", &model, &slc];
+        let packed = run_to(0, &[&pack[..], &["--verify", "--overwrite"]].concat());
+        assert!(packed.stderr.contains("(verified)"), "{packed:?}");
+        for mode in ["none", "mmap"] {
+            run_to(0, &["unpack", &slc, &gguf, "--overwrite"]);
+            assert!(fs::read(&gguf).unwrap() == fs::read(&model).unwrap());
+            let text = |model: &str, isa: &str| {
+                let args = ["-m", model, "--isa", isa, "-lm", mode, "--temp", "0"];
+                run_to(
+                    0,
+                    &[&args[..], &["-p", "The little dog", "-n", "24"]].concat(),
+                )
+                .stdout
+            };
+            let expected = text(&model, "scalar");
+            for isa in ["scalar", "avx2"] {
+                assert_eq!(text(&slc, isa), expected, "{name}, {mode}, {isa}");
+            }
+        }
+        let report = run_to(0, &["inspect", &slc, "--check-tensors"]).stdout;
+        assert!(report.contains(" by row, "), "{report}");
+        assert!(report.contains(" by neuron"), "{report}");
+        // Read by their GGUF offsets, a few rows at a time.
+        let [again, expected] = [&slc, &model].map(|from| {
+            let to = folder.path("q.gguf");
+            let args = [
+                "quantize",
+                "--allow-requantize",
+                "--overwrite",
+                from,
+                &to,
+                "Q5_0",
+            ];
+            run_to(0, &args);
+            fs::read(to).unwrap()
+        });
+        assert!(again == expected, "{name}");
+    }
+    // Experts on disk.
+    let model = fixture("models/glm4moe-Q4_K_M.gguf");
+    let text = |model: &str, more: &[&str]| {
+        let args = [
+            "-m",
+            model,
+            "-p",
+            "The little dog",
+            "-n",
+            "24",
+            "--temp",
+            "0",
+        ];
+        run_to(0, &[&args[..], more].concat()).stdout
+    };
+    let cached = text(&slc, &["--expert-cache", "1", "--expert-check"]);
+    assert_eq!(cached, text(&model, &[]));
+}
+
+#[test]
+fn what_cannot_be_packed_by_neuron_is_named_and_nothing_is_written() {
+    let folder = Folder::new("no-neurons");
+    let slc = folder.path("m.slc");
+    for (name, parts) in [
+        (
+            "models/llama-F16.gguf",
+            &["blk.0.ffn_up.weight", "type F16", "sluice quantize"][..],
+        ),
+        ("models/llama-IQ2_S.gguf", &["type IQ2_S has no such form"]),
+        (
+            "tokenizer/bpe.gguf",
+            &["no tensor of a feed-forward network"],
+        ),
+    ] {
+        let model = fixture(name);
+        fails(1, &["pack", "--ffn", "neuron", &model, &slc], parts);
+        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 0);
+    }
+    fails(2, &["pack", "--ffn", "rows", MODEL, &slc], &["neuron"]);
+}
+
 /// Taps, sinks, biases of experts, decays: tensors that are not matrices are preserved as well.
 #[test]
 fn layers_of_every_kind_are_packed() {
