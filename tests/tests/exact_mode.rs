@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use sluice::adapter::{AdapterBlend, AdapterFile, Factors, LoadedAdapter, Precision};
-use sluice_core::engine::{EngineLimits, Sparse, StepOptions};
+use sluice_core::engine::{EngineLimits, Neurons, Sparse, StepOptions};
 use sluice_core::kernels::activation::ActivationKinds;
 use sluice_core::kernels::lora::LoraType;
 use sluice_core::kernels::{GgmlType, KernelTable, KvType};
@@ -47,6 +47,11 @@ impl Way<'_> {
 
     /// The logits of all tokens.
     fn logits(&self, model: ModelWeights<'_>, ids: &[u32]) -> Vec<Vec<f32>> {
+        self.run(model, ids).0
+    }
+
+    /// The logits of all tokens, and the neurons of all steps.
+    fn run(&self, model: ModelWeights<'_>, ids: &[u32]) -> (Vec<Vec<f32>>, Neurons) {
         let limits = EngineLimits {
             n_batch: 64,
             n_outputs: 64,
@@ -61,7 +66,7 @@ impl Way<'_> {
         engine.fit(0, ids.len()).unwrap();
         let (wait, stop) = (YieldWait, StopFlag::new());
         let blends: Vec<_> = self.adapter.iter().map(|blend| blend.parts()).collect();
-        let mut rows = Vec::new();
+        let (mut rows, mut neurons) = (Vec::new(), Neurons::default());
         for (i, ids) in ids.chunks(self.chunk).enumerate() {
             let mut batch = entries(ids, 0, i * self.chunk);
             for entry in &mut batch {
@@ -80,9 +85,11 @@ impl Way<'_> {
                 }
             });
             let outputs = step.finish().unwrap();
+            neurons.n += outputs.report().neurons.n;
+            neurons.n_skipped += outputs.report().neurons.n_skipped;
             rows.extend((0..ids.len()).map(|i| outputs.logits(i).unwrap().to_vec()));
         }
-        rows
+        (rows, neurons)
     }
 }
 
@@ -310,4 +317,32 @@ fn rows_that_overflow_have_the_bits_of_panels() {
             }
         }
     }
+}
+
+#[test]
+fn neurons_are_left_unread_in_steps_of_few_tokens_alone() {
+    let ids = ids(16);
+    let shape = shapes(GgmlType::Q4_0)[0];
+    let run = |activation, chunk, sparse| {
+        let gguf_file = with_activation(&shape, activation).bytes();
+        let mut in_place = InPlace::new(packed(&gguf_file, FfnLayout::Neurons).unwrap()).unwrap();
+        let way = Way {
+            chunk,
+            sparse,
+            ..Way::plain(run::table())
+        };
+        way.run(in_place.model().unwrap(), &ids).1
+    };
+    let all = shape.n_layer as usize * shape.n_ff as usize * ids.len();
+    let one = run(("relu", None), 1, Sparse::Exact);
+    assert_eq!(one.n, all);
+    assert!((all / 20..3 * all / 4).contains(&one.n_skipped), "{one:?}");
+    // The union of two tokens' neurons is larger than either's; of each pair they count once.
+    let two = run(("relu", None), 2, Sparse::Exact);
+    assert_eq!(two.n, all / 2);
+    assert!(two.n_skipped * 2 < one.n_skipped, "{two:?}");
+    assert_eq!(run(("fatrelu", Some(1e9)), 1, Sparse::Exact).n_skipped, all);
+    assert_eq!(run(("silu", None), 1, Sparse::Exact), Neurons::default());
+    assert_eq!(run(("relu", None), 16, Sparse::Exact), Neurons::default());
+    assert_eq!(run(("relu", None), 1, Sparse::Off), Neurons::default());
 }

@@ -35,7 +35,7 @@ mod stream;
 
 pub use batch::{BatchEntry, EngineError, Wants};
 pub use limits::EngineLimits;
-pub use output::{Outputs, StepReport};
+pub use output::{Neurons, Outputs, StepReport};
 pub use plan::EnginePlan;
 pub use sites::{
     Adapter, AdapterEmbedding, AdapterError, AdapterPair, Blend, BlendPart, ExpertPart,

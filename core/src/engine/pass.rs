@@ -3,6 +3,7 @@
 use super::batch::BatchEntry;
 use super::limits::EngineLimits;
 use super::lora::LoraRoom;
+use super::output::NeuronCounts;
 use super::rows::{Entries, Order, SMALL_BATCH, TILE_TOKENS};
 use super::scratch::{PerWorker, Room};
 use super::sites::{StepOptions, Unit};
@@ -192,6 +193,7 @@ pub(super) struct Pass<'s> {
     /// Tiles of attention in the current batch: of all entries, and of the entries that want outputs.
     pub(super) n_tiles: [usize; 2],
     pub(super) asked: Asked,
+    pub(super) neurons: &'s NeuronCounts,
     /// Layers to run. If they do not begin with the first or end with the last, the stream is taken from the
     /// caller or returned to it.
     pub(super) layers: Range<usize>,

@@ -3,7 +3,7 @@
 use super::batch::{BatchEntry, EngineError};
 use super::forward;
 use super::limits::EngineLimits;
-use super::output::{Outputs, StepReport};
+use super::output::{NeuronCounts, Outputs, StepReport};
 use super::pass::{Asked, Pass, Wanted};
 use super::plan::{EnginePlan, Scratch};
 use super::rows::{Order, SMALL_BATCH};
@@ -230,6 +230,7 @@ impl<'m> Engine<'m> {
             wanted,
             n_tiles,
             asked,
+            neurons: NeuronCounts::default(),
             start_ticks,
             committed: false,
         })
@@ -303,6 +304,7 @@ pub struct Step<'s, 'm> {
     wanted: Wanted,
     n_tiles: [usize; 2],
     asked: Asked,
+    neurons: NeuronCounts,
     start_ticks: u64,
     committed: bool,
 }
@@ -371,6 +373,7 @@ impl<'s, 'm> Step<'s, 'm> {
             n_rows: self.batch.len(),
             n_outputs: self.wanted.n_outputs,
             n_positions: positions.sum(),
+            neurons: self.neurons.get(),
             ticks: now.saturating_sub(self.start_ticks),
         }
     }
@@ -429,6 +432,7 @@ impl Worker<'_, '_, '_> {
             wanted: step.wanted,
             n_tiles: step.n_tiles,
             asked: step.asked,
+            neurons: &step.neurons,
             layers: step.layers.clone(),
             input: step.input,
             options: &step.options,

@@ -41,6 +41,7 @@ impl Linear<'_> {
         }
         let mut listed = [0; NEURONS_MAX];
         let listed = list(up, threshold, gate, &mut listed);
+        pass.neurons.add(n, n - listed.len());
         let args = Matmul {
             out: tile.memory.pointer(0),
             out_stride: listed.len(),
