@@ -1,12 +1,9 @@
 //! The codes of neurons: chunks of outputs, each a plane after the other.
 
-use super::format::GroupFormat;
-use super::groups::format_of;
-use super::{chunk_at, head_at};
+use crate::panel::form::{CHUNK, chunk_at, format_of, head_at};
+use crate::panel::group::GroupFormat;
 use crate::panel::{PANEL_ROWS, PanelLayout};
 
-/// Outputs of a chunk; the last may have 32, 64 or 96.
-pub(crate) const CHUNK: usize = 128;
 /// Codes of a chunk by panel and row.
 pub(super) type Codes = [[u8; PANEL_ROWS]; CHUNK / PANEL_ROWS];
 

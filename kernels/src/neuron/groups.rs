@@ -1,10 +1,10 @@
 //! From either form to panels: 256 columns of some rows at a time.
 
-use super::codes::{self, CHUNK, Codes};
-use super::format::{ByteLines, GroupFormat};
-use super::{Form, chunk_at, group_cols, head_at};
+use super::codes::{self, Codes};
 use crate::contract::GROUP;
-use crate::panel::{LINE_BYTES, PANEL_ROWS, PanelLayout};
+use crate::panel::form::{CHUNK, chunk_at, format_of, group_cols, head_at};
+use crate::panel::group::{ByteLines, GroupFormat};
+use crate::panel::{Form, LINE_BYTES, PANEL_ROWS, PanelLayout};
 use crate::prefetch::prefetch_to_l2;
 use core::mem::MaybeUninit;
 use core::ops::Range;
@@ -110,11 +110,6 @@ impl<'a> Strip<'a> {
         }
         (used, n_cols)
     }
-}
-
-/// The format of a matrix in a form other than panels.
-pub(super) fn format_of(layout: &PanelLayout) -> GroupFormat {
-    GroupFormat::of(layout.ty()).expect("a form other than panels has integer codes")
 }
 
 /// Writes a row's group into its lane.

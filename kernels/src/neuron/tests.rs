@@ -1,6 +1,8 @@
 //! Both forms hold exactly what GGUF rows hold, and their products have the bits of panels.
 
 use super::*;
+use crate::panel::form::CHUNK;
+use crate::panel::group::GroupFormat;
 use crate::table::{Matmul, Store};
 use crate::tests::{Aligned, Matrix, Noise, bits, quantized, scalar, tables};
 use crate::{KernelTable, WeightType};

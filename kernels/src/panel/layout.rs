@@ -3,7 +3,6 @@
 use super::*;
 use crate::blocks;
 use crate::contract::GROUP;
-use crate::neuron::Form;
 use core::fmt;
 use core::ops::Range;
 

@@ -124,8 +124,11 @@ macro_rules! with_format {
     };
 }
 
+pub(crate) mod form;
+pub(crate) mod group;
 mod layout;
 
+pub use form::Form;
 pub use layout::{PanelError, PanelLayout};
 
 /// Writes whole blocks of one row into lane `row` of a panel of `n_cols` columns.

@@ -3,8 +3,9 @@
 
 use super::{KernelTable, Matmul, Store, TileRange};
 use crate::contract::GROUP;
-use crate::neuron::{CHUNK, Form, GroupPanels, STRIP_ROWS, Strip};
+use crate::neuron::{Form, GroupPanels, STRIP_ROWS, Strip};
 use crate::panel::PANEL_ROWS;
+use crate::panel::form::CHUNK;
 use crate::vector::neurons;
 
 impl KernelTable {

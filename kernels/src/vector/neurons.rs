@@ -14,8 +14,9 @@ use super::unpack::{Block, Line, SubBlockBytes, SuperBlock, numbers};
 use crate::activation::{BLOCK_COLS, SUM_COLS};
 use crate::args::{Matmul, Store};
 use crate::contract::GROUP;
-use crate::neuron::{CHUNK, Chunks, Plane, group_cols};
+use crate::neuron::{Chunks, Plane};
 use crate::panel::PANEL_ROWS;
+use crate::panel::form::{CHUNK, group_cols};
 use crate::prefetch::prefetch_to_l2;
 
 /// What these products need of vectors that hold a line.

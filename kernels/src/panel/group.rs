@@ -1,11 +1,11 @@
 //! Where the numbers and the codes of 256 columns of a panel are.
 
+use super::{LINE_BYTES, PANEL_ROWS, WeightType, q4_k};
 use crate::contract::GROUP;
-use crate::panel::{LINE_BYTES, PANEL_ROWS, WeightType, q4_k};
 
 /// Numbers of the blocks of 256 columns: `n` of `bytes` bytes for each of 16 rows, from byte `at` on.
 #[derive(Clone, Copy)]
-pub(super) struct Numbers {
+pub(crate) struct Numbers {
     at: usize,
     bytes: usize,
     n: usize,
@@ -18,7 +18,7 @@ pub(crate) struct GroupFormat {
     /// Bytes before the lines.
     head: usize,
     /// Bits of each part of a code that has lines of its own, low ones first.
-    pub(super) planes: &'static [usize],
+    pub(crate) planes: &'static [usize],
     /// Columns whose lines follow each other, those of one plane after those of the other.
     run_cols: usize,
 }
@@ -83,7 +83,7 @@ impl GroupFormat {
     }
 
     /// Bits of a code.
-    pub(super) const fn bits(&self) -> usize {
+    pub(crate) const fn bits(&self) -> usize {
         let (mut bits, mut i) = (0, 0);
         while i < self.planes.len() {
             bits += self.planes[i];
@@ -93,12 +93,12 @@ impl GroupFormat {
     }
 
     /// Bytes of the head of `n_cols` columns.
-    pub(super) const fn head_bytes(&self, n_cols: usize) -> usize {
+    pub(crate) const fn head_bytes(&self, n_cols: usize) -> usize {
         (self.head * n_cols / GROUP).next_multiple_of(32)
     }
 
     /// Bytes of the lines of `n_cols` columns.
-    pub(super) const fn line_bytes(&self, n_cols: usize) -> usize {
+    pub(crate) const fn line_bytes(&self, n_cols: usize) -> usize {
         PANEL_ROWS * n_cols * self.bits() / 8
     }
 
@@ -108,19 +108,19 @@ impl GroupFormat {
     }
 
     /// Bytes that each row has of the head of `n_cols` columns.
-    pub(super) const fn numbers_of_row(&self, n_cols: usize) -> usize {
+    pub(crate) const fn numbers_of_row(&self, n_cols: usize) -> usize {
         let [a, b] = self.numbers;
         (a.bytes * a.n + b.bytes * b.n) * n_cols / GROUP
     }
 
     /// Bytes that each row has of a group of `n_cols` columns: as many as in GGUF.
-    pub(super) const fn row_bytes(&self, n_cols: usize) -> usize {
+    pub(crate) const fn row_bytes(&self, n_cols: usize) -> usize {
         self.numbers_of_row(n_cols) + self.line_bytes(n_cols) / PANEL_ROWS
     }
 
     /// The offsets in the head of a row's numbers of two bytes and of one, if they are first in a row and last, and their
     /// number.
-    pub(super) const fn words_and_bytes(&self, n_cols: usize) -> [(usize, usize); 2] {
+    pub(crate) const fn words_and_bytes(&self, n_cols: usize) -> [(usize, usize); 2] {
         let [a, b] = self.numbers;
         let (a_n, b_n) = (a.n * n_cols / GROUP, b.n * n_cols / GROUP);
         match (a.bytes, b.bytes) {
@@ -130,7 +130,7 @@ impl GroupFormat {
     }
 
     /// Where the numbers of row 0 are in the head, and their size: each as many bytes of a row.
-    pub(super) fn numbers(&self, n_cols: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
+    pub(crate) fn numbers(&self, n_cols: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
         let each = |run: Numbers| {
             let at = move |i| (run.at + i * run.bytes * PANEL_ROWS, run.bytes);
             (0..run.n * n_cols / GROUP).map(at)
@@ -140,7 +140,7 @@ impl GroupFormat {
     }
 
     /// The plane and the first byte line of each line of `n_cols` columns, in order.
-    pub(super) fn lines(&self, n_cols: usize) -> impl Iterator<Item = PlaneLine> + use<> {
+    pub(crate) fn lines(&self, n_cols: usize) -> impl Iterator<Item = PlaneLine> + use<> {
         let Self {
             planes, run_cols, ..
         } = *self;
@@ -163,18 +163,18 @@ impl GroupFormat {
 }
 
 /// A line of a panel: `bits` bits of each code from bit `shift` on, of the columns of `8 / bits` byte lines.
-pub(super) struct PlaneLine {
-    pub(super) bits: usize,
-    pub(super) shift: usize,
-    pub(super) byte_line: usize,
+pub(crate) struct PlaneLine {
+    pub(crate) bits: usize,
+    pub(crate) shift: usize,
+    pub(crate) byte_line: usize,
 }
 
 /// Byte lines of a group: line `i` holds columns `4 i..4 i + 4` of 16 rows.
-pub(super) type ByteLines = [[u8; LINE_BYTES]; GROUP / 4];
+pub(crate) type ByteLines = [[u8; LINE_BYTES]; GROUP / 4];
 
 impl PlaneLine {
     /// Makes the line of byte lines.
-    pub(super) fn pack(&self, codes: &ByteLines, line: &mut [u8; LINE_BYTES]) {
+    pub(crate) fn pack(&self, codes: &ByteLines, line: &mut [u8; LINE_BYTES]) {
         *line = [0; _];
         let mask = 0xff >> (8 - self.bits);
         for step in 0..8 / self.bits {
@@ -186,7 +186,7 @@ impl PlaneLine {
     }
 
     /// Adds its bits to byte lines.
-    pub(super) fn unpack(&self, line: &[u8; LINE_BYTES], codes: &mut ByteLines) {
+    pub(crate) fn unpack(&self, line: &[u8; LINE_BYTES], codes: &mut ByteLines) {
         let mask = 0xff >> (8 - self.bits);
         for step in 0..8 / self.bits {
             let codes = &mut codes[self.byte_line + step];
