@@ -1,5 +1,6 @@
 //! The GGUF file inside a `.slc` file, byte by byte.
 
+use core::fmt;
 use core::ops::Range;
 use sluice_core::gguf::source::{SourceError, TensorSource};
 use sluice_core::kernels::neuron::Form;
@@ -30,7 +31,7 @@ type Matrix = Arc<Vec<u8>>;
 
 /// The matrix that was read last whose rows are not in one piece, and its offset: reads of a few rows at a time would
 /// each read all of it.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct LastMatrix(Mutex<Option<(u64, Matrix)>>);
 
 impl LastMatrix {
@@ -52,6 +53,17 @@ impl LastMatrix {
         let matrix = Arc::new(bytes);
         *lock() = Some((offset, Arc::clone(&matrix)));
         Ok(matrix)
+    }
+
+    /// Frees the matrix: files are mostly read from start to end.
+    fn forget(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+impl fmt::Debug for LastMatrix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LastMatrix")
     }
 }
 
@@ -223,6 +235,9 @@ impl Band {
                 match packed.slice(offset, len).filter(|bytes| bytes.len() == len) {
                     Some(matrix) => unpack(matrix),
                     None => unpack(&last.read(packed, offset, len)?),
+                }
+                if rows.end == layout.n_rows() {
+                    last.forget();
                 }
             }
         }
