@@ -2,7 +2,7 @@
 
 mod ends;
 mod layer;
-mod turned;
+mod matrix;
 
 use super::arch::{Family, NextTokenName, Tensor};
 use super::check::check_shape;
@@ -382,26 +382,6 @@ impl<'g, 'a> Placer<'g, 'a> {
         };
         placed(index, &tensor, target(rows));
         Ok(rows)
-    }
-
-    /// A matrix with its optional bias (`name` without `.weight`).
-    fn matrix(
-        &mut self,
-        stem: &Name,
-        shape: [usize; 2],
-        placed: Placed<'_, 'a>,
-    ) -> Result<MatrixRef, ModelError> {
-        let name = Name::format(format_args!("{}.weight", stem.as_str()));
-        let (index, tensor) = self.find(&name)?;
-        check_shape(&tensor, name, shape)?;
-        let layout = PanelLayout::new(tensor.ty, shape[0], shape[1])
-            .map_err(|error| ModelError::Panel { name, error })?;
-        let offset = self.place(index, &tensor, name, Layout::Panels, layout.bytes())?;
-        let bias = self.bias(stem, [1, shape[0]], placed)?;
-        let factor = self.factor(stem, 1, placed)?;
-        let matrix = MatrixRef::new(&layout, offset, bias).with_factor(factor);
-        placed(index, &tensor, Target::Panels(matrix));
-        Ok(matrix)
     }
 
     /// The bias of a norm, of a matrix, or of all experts (experts, rows), if the file has one.
