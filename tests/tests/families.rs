@@ -137,6 +137,7 @@ fn fused_tensors_have_the_bits_of_separate_ones() {
                 qkv: false,
                 gate_up: false,
                 gate_up_exps: false,
+                down_by_neuron: false,
             },
             "{name}"
         );
@@ -146,6 +147,7 @@ fn fused_tensors_have_the_bits_of_separate_ones() {
                 qkv: true,
                 gate_up: is_dense,
                 gate_up_exps: false,
+                down_by_neuron: false,
             },
             "{name}"
         );
@@ -184,6 +186,7 @@ fn phi3_takes_separate_tensors() {
             qkv: false,
             gate_up: false,
             gate_up_exps: false,
+            down_by_neuron: false,
         }
     );
     assert!(bits(&separate) == bits(&fused));
