@@ -191,3 +191,29 @@ fn smallthinker_has_its_own_windows() {
     assert_eq!(wide[..5], narrow[..5]);
     assert_ne!(wide[10], narrow[10]);
 }
+
+/// The models' own code divides logits by `hidden_size / dim_model_base`, which is `n_embd / 256`; llama.cpp's default is the
+/// inverse.
+#[test]
+fn minicpm_without_scales_has_its_own_code_s() {
+    let shape = Shape {
+        arch: "minicpm",
+        n_embd: 128,
+        n_head: 4,
+        n_head_kv: 2,
+        n_ff: 96,
+        ..DENSE
+    };
+    let plain = shape.file();
+    let mut said = plain.clone();
+    for (key, scale) in [
+        ("embedding_scale", 12.0),
+        ("residual_scale", 1.4 / 2f32.sqrt()),
+        ("logit_scale", 0.5),
+    ] {
+        said.set(&format!("minicpm.{key}"), scale);
+    }
+    assert_eq!(logits(&plain), logits(&said));
+    said.set("minicpm.logit_scale", 2.0);
+    assert_ne!(logits(&plain), logits(&said));
+}

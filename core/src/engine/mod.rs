@@ -23,6 +23,7 @@ mod forward;
 mod limits;
 mod linear;
 mod lora;
+mod neurons;
 mod output;
 mod pass;
 mod plan;
@@ -35,7 +36,8 @@ mod stream;
 
 pub use batch::{BatchEntry, EngineError, Wants};
 pub use limits::EngineLimits;
-pub use output::{Neurons, Outputs, StepReport};
+pub use neurons::Neurons;
+pub use output::{Outputs, StepReport};
 pub use plan::EnginePlan;
 pub use sites::{
     Adapter, AdapterEmbedding, AdapterError, AdapterPair, Blend, BlendPart, ExpertPart,

@@ -2,12 +2,12 @@
 
 use super::batch::{BatchEntry, Wants};
 use super::limits::EngineLimits;
+use super::neurons::Neurons;
 use super::pass::{Needs, RowsRoom, activations_of_sites};
 use super::scratch::Room;
 use crate::kernels::activation::ActivationLayout;
 use crate::memory::{MemoryError, Shared};
 use crate::model::ModelConfig;
-use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Memory of outputs.
 #[derive(Clone, Copy, Debug)]
@@ -108,37 +108,6 @@ pub struct StepReport {
     /// Ticks of [`super::StepOptions::clock`] from the call of [`super::Engine::step`] to the call of
     /// [`super::Step::finish`]; 0 without a clock.
     pub ticks: u64,
-}
-
-/// Numbers of neurons.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Neurons {
-    /// All that could be left unread.
-    pub n: usize,
-    /// Those whose up row was not read.
-    pub n_skipped: usize,
-}
-
-/// [`Neurons`] that the ranks of a step count together.
-#[derive(Debug, Default)]
-pub(super) struct NeuronCounts {
-    n: AtomicUsize,
-    n_skipped: AtomicUsize,
-}
-
-impl NeuronCounts {
-    pub(super) fn add(&self, n: usize, n_skipped: usize) {
-        self.n.fetch_add(n, Ordering::Relaxed);
-        self.n_skipped.fetch_add(n_skipped, Ordering::Relaxed);
-    }
-
-    /// The numbers so far.
-    pub(super) fn get(&self) -> Neurons {
-        Neurons {
-            n: self.n.load(Ordering::Relaxed),
-            n_skipped: self.n_skipped.load(Ordering::Relaxed),
-        }
-    }
 }
 
 /// The outputs of a step.

@@ -3,7 +3,7 @@
 use super::batch::BatchEntry;
 use super::limits::EngineLimits;
 use super::lora::LoraRoom;
-use super::output::NeuronCounts;
+use super::neurons::NeuronCounts;
 use super::rows::{Entries, Order, SMALL_BATCH, TILE_TOKENS};
 use super::scratch::{PerWorker, Room};
 use super::sites::{StepOptions, Unit};

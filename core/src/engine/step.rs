@@ -3,7 +3,8 @@
 use super::batch::{BatchEntry, EngineError};
 use super::forward;
 use super::limits::EngineLimits;
-use super::output::{NeuronCounts, Outputs, StepReport};
+use super::neurons::NeuronCounts;
+use super::output::{Outputs, StepReport};
 use super::pass::{Asked, Pass, Wanted};
 use super::plan::{EnginePlan, Scratch};
 use super::rows::{Order, SMALL_BATCH};

@@ -69,6 +69,19 @@ impl Activation {
         matches!(self, Self::Relu { .. } | Self::Drelu | Self::ReluSquared)
     }
 
+    /// Its name, without its numbers.
+    pub(super) const fn name(&self) -> &'static str {
+        match self {
+            Self::Silu => "silu",
+            Self::Gelu => "gelu_pytorch_tanh",
+            Self::GeluErf => "gelu",
+            Self::ReluSquared => "relu2",
+            Self::Relu { .. } => "relu",
+            Self::Drelu => "drelu",
+            Self::SwigluClamped { .. } => "swiglu_clamped",
+        }
+    }
+
     /// Whether another of [`Self::parse`]'s can stand in its place: it is the activation of a gate without clamps.
     pub(super) const fn is_replaceable(&self) -> bool {
         matches!(self, Self::Silu | Self::Relu { .. } | Self::Drelu)
@@ -78,18 +91,9 @@ impl Activation {
 /// As [`Activation::parse`] reads it, where it reads one.
 impl fmt::Display for Activation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match self {
-            Self::Silu => "silu",
-            Self::Gelu => "gelu_pytorch_tanh",
-            Self::GeluErf => "gelu",
-            Self::ReluSquared => "relu2",
-            Self::Relu { threshold } if *threshold > 0.0 => {
-                return write!(f, "fatrelu:{threshold}");
-            }
-            Self::Relu { .. } => "relu",
-            Self::Drelu => "drelu",
-            Self::SwigluClamped { limit, .. } => return write!(f, "swiglu clamped at {limit}"),
-        };
-        f.write_str(name)
+        match self {
+            Self::Relu { threshold } if *threshold > 0.0 => write!(f, "fatrelu:{threshold}"),
+            _ => f.write_str(self.name()),
+        }
     }
 }

@@ -1,6 +1,5 @@
 //! Why a file cannot be run as a model.
 
-use super::activation::Activation;
 use super::architecture::Architecture;
 use crate::gguf::GgufError;
 use crate::gguf::source::SourceError;
@@ -128,8 +127,8 @@ pub enum ModelError {
     ActivationFixed {
         /// The model's architecture.
         architecture: &'static str,
-        /// The activation that it has.
-        current: Activation,
+        /// The name of the activation that it has.
+        current: &'static str,
     },
     /// A head that predicts one more token, without the model whose file it is part of: see
     /// [`super::Loader::finish_head`].

@@ -25,15 +25,12 @@ pub(super) fn chunk_bytes(tensor: &TensorInfo<'_>, target: Target) -> usize {
 pub(super) struct Job {
     /// Where the tensor starts in the file.
     pub(super) offset: u64,
-    /// The result: 0 panels, 1 a vector, 2 rows, 3 panels of an expert, 4 rows that stay in the file, 5 panels of the
-    /// transposed tensor.
+    /// The result: 0 panels, 1 a vector, 2 rows, 3 panels of an expert, 4 rows that stay in the file; from 5 on panels of
+    /// the transposed tensor, whose type has that place in [`WeightType::ALL`] after it.
     pub(super) kind: usize,
     /// Rows of the result, and bytes of each before it becomes panels.
     pub(super) n_rows: usize,
     pub(super) row_bytes: usize,
-    /// Where the tensor is transposed: bytes of its rows, and its type's place in [`WeightType::ALL`].
-    pub(super) stored_row_bytes: usize,
-    pub(super) stored_type: usize,
     /// Index of this job's first chunk among all chunks.
     pub(super) first_chunk: usize,
     /// Index of the tensor in the file, for messages.
@@ -46,7 +43,7 @@ pub(super) struct Job {
 }
 
 // An even number of words: on 32-bit machines an odd one would be padded.
-const _: () = assert!(size_of::<Job>() == 8 + (9 + 5) * size_of::<usize>());
+const _: () = assert!(size_of::<Job>() == 8 + (7 + 5) * size_of::<usize>());
 // SAFETY: repr(C) of u64 and `usize` alone, without padding by the assertion above.
 unsafe impl Pod for Job {}
 
@@ -59,16 +56,14 @@ impl Job {
     /// Panels of an expert, which may be stored elsewhere.
     pub(super) const EXPERT: usize = 3;
 
-    /// Panels of the transposed tensor.
-    pub(super) const TURNED: usize = 5;
+    /// Panels of the transposed tensor, of the first type.
+    const TURNED: usize = 5;
 
     /// An empty job, to fill tables with.
     pub(super) const EMPTY: Self = Self {
         offset: 0,
         n_rows: 0,
         row_bytes: 0,
-        stored_row_bytes: 0,
-        stored_type: 0,
         first_chunk: 0,
         tensor: 0,
         kind: Self::VECTOR,
@@ -82,14 +77,16 @@ impl Job {
         let kind = match target {
             Target::Panels(_) | Target::OneOf(_, _, None) => Self::PANELS,
             Target::OneOf(_, _, Some(_)) => Self::EXPERT,
-            Target::Turned(_) => Self::TURNED,
+            Target::Turned(_) => {
+                let place = WeightType::ALL.iter().position(|ty| ty.ggml() == tensor.ty);
+                Self::TURNED + place.unwrap_or(0)
+            }
             Target::Vector(_) => Self::VECTOR,
             Target::Rows(_) => Self::ROWS,
             Target::FileRows(_) => Self::FILE_ROWS,
         };
         let (start, len) = target.range();
         let row_bytes = usize::try_from(tensor.row_bytes()).unwrap_or(usize::MAX);
-        let stored_row_bytes = row_bytes;
         let row_bytes = match target {
             Target::Turned(matrix) => matrix.layout().gguf_row_bytes(),
             _ => row_bytes,
@@ -104,10 +101,6 @@ impl Job {
             offset: tensor.offset + (expert * n_rows * row_bytes) as u64,
             n_rows,
             row_bytes,
-            stored_row_bytes,
-            stored_type: (WeightType::ALL.iter())
-                .position(|ty| ty.ggml() == tensor.ty)
-                .unwrap_or(0),
             tensor: index,
             kind,
             target: start,
@@ -132,9 +125,9 @@ impl Job {
 
     /// Rows of a chunk: whole bands, about 512 KiB; whole blocks of a transposed tensor's rows.
     pub(super) const fn chunk_rows(&self) -> usize {
-        let block_len = match self.kind {
-            Self::TURNED => self.stored_type().block_len(),
-            _ => 1,
+        let block_len = match self.stored_type() {
+            Some(ty) => ty.block_len(),
+            None => 1,
         };
         // Blocks are as long as a power of two.
         let unit = if block_len > PANEL_ROWS {
@@ -146,19 +139,19 @@ impl Job {
         if units == 0 { unit } else { units * unit }
     }
 
-    /// The type of a transposed tensor.
-    pub(super) const fn stored_type(&self) -> GgmlType {
-        WeightType::ALL[self.stored_type].ggml()
+    /// The type of the tensor, if it is transposed.
+    pub(super) const fn stored_type(&self) -> Option<GgmlType> {
+        match self.kind < Self::TURNED {
+            true => None,
+            false => Some(WeightType::ALL[self.kind - Self::TURNED].ggml()),
+        }
     }
 
     /// Bytes of the part of a transposed tensor's row that holds `n` columns.
     pub(super) const fn piece_bytes(&self, n: usize) -> usize {
-        match self.kind {
-            Self::TURNED => {
-                let ty = self.stored_type();
-                n / ty.block_len() * ty.block_bytes()
-            }
-            _ => 0,
+        match self.stored_type() {
+            Some(ty) => n / ty.block_len() * ty.block_bytes(),
+            None => 0,
         }
     }
 }

@@ -194,8 +194,8 @@ impl<'w, 'a> Loader<'w, 'a> {
     ) -> Result<usize, ModelError> {
         let first = chunk * job.chunk_rows();
         let n_rows = job.chunk_rows().min(job.n_rows - first);
-        if job.kind == Job::TURNED {
-            return self.turn(job, first..first + n_rows, source, staging);
+        if let Some(ty) = job.stored_type() {
+            return self.turn(job, ty, first..first + n_rows, source, staging);
         }
         let (at, len) = (
             job.offset + (first * job.row_bytes) as u64,

@@ -2,7 +2,7 @@
 
 mod ends;
 mod layer;
-mod turned;
+mod matrix;
 
 use super::arch::{Family, NextTokenName, Tensor};
 use super::check::check_shape;
@@ -306,7 +306,7 @@ impl<'g, 'a> Placer<'g, 'a> {
             });
         }
         let header = self.header_in_file(index, &tensor);
-        let layout = layout_of(&tensor, name, [n_rows, n_cols], header.as_ref())?;
+        let layout = layout_of(tensor.ty, name, [n_rows, n_cols], header.as_ref())?;
         let align = match self.in_place {
             Some(_) => usize::try_from(crate::slc::ALIGN).map_err(|_| MemoryError::TooLarge)?,
             None => ALIGN,
@@ -379,30 +379,6 @@ impl<'g, 'a> Placer<'g, 'a> {
         Ok(rows)
     }
 
-    /// A matrix with its optional bias (`name` without `.weight`).
-    fn matrix(
-        &mut self,
-        stem: &Name,
-        shape: [usize; 2],
-        placed: Placed<'_, 'a>,
-    ) -> Result<MatrixRef, ModelError> {
-        let name = Name::format(format_args!("{}.weight", stem.as_str()));
-        let (index, tensor) = self.find(&name)?;
-        check_shape(&tensor, name, shape)?;
-        let header = self.header_in_file(index, &tensor);
-        let layout = layout_of(&tensor, name, shape, header.as_ref())?;
-        let kind = match layout.form() {
-            Form::Panels => Layout::Panels,
-            Form::Rows | Form::Neurons => Layout::Neurons,
-        };
-        let offset = self.place(index, &tensor, name, kind, layout.bytes())?;
-        let bias = self.bias(stem, [1, shape[0]], placed)?;
-        let factor = self.factor(stem, 1, placed)?;
-        let matrix = MatrixRef::new(&layout, offset, bias).with_factor(factor);
-        placed(index, &tensor, Target::Panels(matrix));
-        Ok(matrix)
-    }
-
     /// The bias of a norm, of a matrix, or of all experts (experts, rows), if the file has one.
     fn bias(
         &mut self,
@@ -440,13 +416,13 @@ impl<'g, 'a> Placer<'g, 'a> {
 
 /// The layout of a tensor's matrices of `n_rows` × `n_cols`, in the form that its file has them in.
 fn layout_of(
-    tensor: &TensorInfo<'_>,
+    ty: GgmlType,
     name: Name,
     [n_rows, n_cols]: [usize; 2],
     header: Option<&TensorHeader>,
 ) -> Result<PanelLayout, ModelError> {
     let form = header.map_or(Form::Panels, |header| header.form);
-    PanelLayout::new(tensor.ty, n_rows, n_cols)
+    PanelLayout::new(ty, n_rows, n_cols)
         .and_then(|panels| panels.with_form(form))
         .map_err(|error| ModelError::Panel { name, error })
 }

@@ -22,9 +22,9 @@ impl ModelConfig {
     /// whose mixers apply SiLU as well.
     pub fn with_activation(mut self, activation: Activation) -> Result<Self, ModelError> {
         let architecture = self.architecture;
-        let is_fixed = |current| ModelError::ActivationFixed {
+        let is_fixed = |current: Activation| ModelError::ActivationFixed {
             architecture: architecture.name(),
-            current,
+            current: current.name(),
         };
         let current = self.activation().unwrap_or(Activation::Silu);
         let attends = |mixer: &Mixer| !matches!(mixer, Mixer::DeltaNet(_) | Mixer::Mamba2(_));

@@ -64,6 +64,12 @@ impl PowerInfer {
     }
 }
 
+/// Whether it is one of its files, of a family that it shares with others.
+pub(super) fn is_one(gguf: &Gguf<'_>) -> bool {
+    let has = |name| gguf.tensor(name).is_some();
+    gguf.get(THRESHOLD).is_some() || is_down_by_neuron(gguf) || has("blk.0.fc1.weight")
+}
+
 /// `part` of `blk.N.part.weight`.
 fn part(name: &str) -> Option<&str> {
     let (_, part) = name.strip_prefix("blk.")?.split_once('.')?;
@@ -76,10 +82,12 @@ pub(super) fn is_down_by_neuron(gguf: &Gguf<'_>) -> bool {
 }
 
 /// The type of a matrix that is stored as `ty` by columns. A block of one scale holds a column's values, which become
-/// values of as many rows, so that only types without blocks remain; the others are decoded, without rounding.
-pub(in crate::model) const fn turned_type(ty: WeightType) -> WeightType {
-    match ty.ggml() {
+/// values of as many rows, so that only types without blocks remain; the others are decoded, without rounding. Types
+/// without kernels stay, to be refused.
+pub(in crate::model) const fn turned_type(ty: GgmlType) -> GgmlType {
+    match ty {
         GgmlType::F16 | GgmlType::BF16 => ty,
-        _ => WeightType::F32,
+        _ if WeightType::from_ggml(ty).is_none() => ty,
+        _ => GgmlType::F32,
     }
 }

@@ -1,9 +1,9 @@
 //! Reading a model's description: first what all families share, then the family's own settings.
 
 use super::draft::{Draft, ExpertLayers, Pattern, PerLayer, RopeLayers, optional_size};
-use super::powerinfer::{DOWN_BY_NEURON, turned_type};
+use super::powerinfer::{DOWN_BY_NEURON, is_one as is_powerinfer, turned_type};
 use super::unread::refuse_unread;
-use super::{Architecture, Family, Keys, OUTPUT, PowerInfer, TOKEN_EMBD};
+use super::{Architecture, Family, Keys, OUTPUT, TOKEN_EMBD};
 use crate::gguf::{Gguf, optional};
 use crate::kernels::WeightType;
 use crate::kernels::activation::ActivationKinds;
@@ -151,7 +151,7 @@ pub(super) fn read_activation(
     }
     let Some(name) = name else {
         // PowerInfer's files of this name have ReLU.
-        if draft.ffn.activation == Activation::Silu && PowerInfer::of(keys.gguf()).is_some() {
+        if draft.ffn.activation == Activation::Silu && is_powerinfer(keys.gguf()) {
             draft.ffn.activation = Activation::Relu { threshold };
         }
         return Ok(());
@@ -262,7 +262,8 @@ fn read_activations(family: &Family, gguf: &Gguf<'_>) -> LayerActivations {
             all.experts |= kinds;
         }
         if name == DOWN_BY_NEURON {
-            all.neurons |= ActivationKinds::for_weights(turned_type(ty));
+            let turned = WeightType::from_ggml(turned_type(ty.ggml()));
+            all.neurons |= turned.map_or(kinds, ActivationKinds::for_weights);
         }
         match family.matrix(name).map(|(site, of)| (site.input(), of)) {
             Some((Input::Mixed, _)) => all.mixed |= kinds,

@@ -18,11 +18,12 @@ impl Loader<'_, '_> {
     pub(super) fn turn(
         &self,
         job: &Job,
+        ty: GgmlType,
         rows: Range<usize>,
         source: &dyn TensorSource,
         staging: &mut [u8],
     ) -> Result<usize, ModelError> {
-        let (ty, len) = (job.stored_type(), rows.len() * job.row_bytes);
+        let (len, stored_row_bytes) = (rows.len() * job.row_bytes, job.piece_bytes(job.n_rows));
         let (piece_len, skipped) = (job.piece_bytes(rows.len()), job.piece_bytes(rows.start));
         let missing_bytes = (len + piece_len).saturating_sub(staging.len());
         let (turned, piece) = (staging.get_mut(..len + piece_len))
@@ -33,7 +34,7 @@ impl Loader<'_, '_> {
             _ => 4,
         };
         for column in 0..job.row_bytes / element_bytes {
-            let at = job.offset + (column * job.stored_row_bytes + skipped) as u64;
+            let at = job.offset + (column * stored_row_bytes + skipped) as u64;
             let stored = match source.slice(at, piece_len) {
                 Some(stored) if stored.len() == piece_len => stored,
                 _ => {
@@ -51,7 +52,7 @@ impl Loader<'_, '_> {
         self.pack(job, rows.start, turned);
         if rows.end == job.n_rows {
             let n_columns = job.row_bytes / element_bytes;
-            source.release(job.offset, n_columns * job.stored_row_bytes);
+            source.release(job.offset, n_columns * stored_row_bytes);
         }
         Ok(len)
     }

@@ -182,10 +182,8 @@ impl<'a> Placer<'_, 'a> {
             return Ok(());
         };
         let n_rows = shapes().map(|[n_rows, _]| n_rows).sum();
-        let whole = match c.fused.down_by_neuron && parts == [Site::FfnDown] {
-            true => self.turned(stem, [n_rows, n_cols], placed)?,
-            false => self.matrix(stem, [n_rows, n_cols], placed)?,
-        };
+        let is_by_columns = c.fused.down_by_neuron && parts == [Site::FfnDown];
+        let whole = self.matrix_by(stem, [n_rows, n_cols], is_by_columns, placed)?;
         let mut first_row = 0usize;
         for part in parts {
             let Some([n_rows, _]) = shape(part) else {
