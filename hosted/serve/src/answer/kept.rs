@@ -150,7 +150,7 @@ impl fmt::Debug for Keeper {
 impl TextRecord {
     fn push(&mut self, event: &Event) {
         match event {
-            Event::Started { cached, slot } => {
+            Event::Started { cached, slot, .. } => {
                 self.started.get_or_insert((*cached, *slot));
             }
             Event::Token {
@@ -200,7 +200,11 @@ impl TextRecord {
         let mut events = Vec::with_capacity(1 + self.tokens.len() + self.last.len());
         let started = self
             .started
-            .map(|(cached, slot)| Event::Started { cached, slot });
+            .map(|(cached, slot)| Event::Started {
+                cached,
+                slot,
+                queued: Duration::ZERO,
+            });
         events.extend(started);
         let (mut begin, mut reports) = (0, self.reports.iter());
         for recorded in &self.tokens {

@@ -12,6 +12,7 @@ use crate::keys::Admitted;
 use crate::models::ModelUse;
 use core::fmt;
 use core::task::{Context as Waiting, Poll, ready};
+use core::time::Duration;
 use sluice::sequence::{Choose, TokenReport};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -229,8 +230,12 @@ impl TextAnswer {
         let first = job * self.n;
         let running = &mut self.jobs[job];
         Ok(Some(match event {
-            Event::Started { cached, slot } => {
-                self.total.usage.n_cached += running.start(cached, slot);
+            Event::Started {
+                cached,
+                slot,
+                queued,
+            } => {
+                self.total.usage.n_cached += running.start(cached, slot, queued);
                 return Ok(None);
             }
             Event::Moved { slot } => {
@@ -339,13 +344,13 @@ impl fmt::Debug for TextAnswer {
 
 impl Running {
     /// Returns the tokens that were found for the request: none if a text goes on, which starts again.
-    fn start(&mut self, cached: usize, slot: u32) -> usize {
+    fn start(&mut self, cached: usize, slot: u32, queued: Duration) -> usize {
         self.slot = slot;
         if core::mem::replace(&mut self.is_started, true) {
             return 0;
         }
         for text in &mut self.texts {
-            text.clock.start(cached);
+            text.clock.start(cached, queued);
         }
         cached
     }
