@@ -163,7 +163,7 @@ impl ModelUse {
         self.id
     }
 
-    pub(crate) fn metrics(&self) -> &Metrics {
+    pub(crate) fn metrics(&self) -> &Arc<Metrics> {
         &self.user.models.entries[self.user.index].metrics
     }
 
