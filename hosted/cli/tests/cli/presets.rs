@@ -108,6 +108,73 @@ fn models_of_a_preset_and_of_the_cache_are_served() {
     assert_eq!(models.matches("\"id\":").count(), 2, "{models}");
 }
 
+#[test]
+fn a_preset_is_read_again_by_a_request() {
+    let folder = Folder::new("again");
+    let (socket, file) = (folder.path("server.sock"), folder.path("models.ini"));
+    let write = |text: &str| std::fs::write(&file, text).expect("a file");
+    write(&format!(
+        "[a]\nmodel = {MODEL}\n[b]\nmodel = {MODEL}\nc = 256\nload-on-startup = true\n"
+    ));
+    let mut command = sluice();
+    command
+        .args([
+            "serve",
+            "--models-preset",
+            &file,
+            "--host",
+            &socket,
+            "-t",
+            "1",
+        ])
+        .env("LLAMA_CACHE", &folder.0)
+        .env("HF_ENDPOINT", "http://127.0.0.1:1")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut served = command.spawn().expect("the program starts");
+    let begun = Instant::now();
+    let wait = |path: &str, words: &str| loop {
+        let shown = get(&socket, path).unwrap_or_default();
+        if shown.contains(words) {
+            break shown;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{shown}");
+        std::thread::park_timeout(Duration::from_millis(20));
+    };
+    wait("/props?model=b", "\"n_ctx\":256");
+    write(&format!(
+        "[b]\nmodel = {MODEL}\nc = 128\n[c]\nmodel = {MODEL}\n"
+    ));
+    let again = get(&socket, "/models?reload=1").expect("a reply");
+    // It was loaded with other flags.
+    wait("/props?model=b", "not loaded");
+    let others = [
+        "[b]\nmodel = x\nnonsense = 1\n".to_owned(),
+        // Nothing is downloaded.
+        "[b]\nhf-repo = org/other\n".to_owned(),
+        format!("[b]\nmodel = {MODEL}\nlora = adapter.gguf\n"),
+    ];
+    let refused = others.map(|text| {
+        write(&text);
+        get(&socket, "/models?reload=1").expect("a reply")
+    });
+    let kept = get(&socket, "/models").expect("a reply");
+    let _ended = served.kill();
+    let _status = served.wait();
+    assert!(
+        again.contains("\"id\":\"b\"") && again.contains("\"id\":\"c\""),
+        "{again}"
+    );
+    assert!(!again.contains("\"id\":\"a\""), "{again}");
+    for reply in refused {
+        assert!(
+            reply.starts_with("HTTP/1.1 503") || reply.starts_with("HTTP/1.0 503"),
+            "{reply}"
+        );
+    }
+    assert!(kept.contains("\"id\":\"c\""), "{kept}");
+}
+
 fn get(socket: &str, path: &str) -> Option<String> {
     use std::io::{Read as _, Write as _};
     let mut stream = std::os::unix::net::UnixStream::connect(socket).ok()?;

@@ -51,7 +51,8 @@ impl Service {
             let log = config.log.clone();
             let keys = Keys::new(config.http.keys.clone(), log.clone())?;
             let engine = EngineHandle::start(team, config.engine.clone(), log.clone())?;
-            let models = Models::new(engine, config.models.clone(), opened, log)?;
+            let (options, lists) = (config.models.clone(), config.lists.clone());
+            let models = Models::new(engine, options, lists, opened, log)?;
             Ok(Self {
                 app: Arc::new(App::new(Arc::new(models), keys, &config)),
                 runtime: Some(runtime),
@@ -325,8 +326,8 @@ mod tests {
         let models = service.app.models();
         let loaded = || {
             let mut all = models.all();
-            all.find_map(|(name, _, state)| match state {
-                State::Loaded(loaded) if name == "a" => Some(loaded),
+            all.find_map(|model| match model.state {
+                State::Loaded(loaded) if model.name == "a" => Some(loaded),
                 _ => None,
             })
         };

@@ -24,13 +24,27 @@ pub(super) struct Presets {
     pub(super) adapters: AdaptersOptions,
 }
 
+/// When the file is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reading {
+    AtStart,
+    /// While the server runs: nothing is downloaded.
+    Again,
+}
+
 /// The models of `--models-preset`. Those of them that are in `offered` leave it.
 pub(super) fn presets(
     args: &ServeArgs,
     offered: &mut Vec<NamedModel>,
     mut adapters: AdaptersOptions,
     table: &'static KernelTable,
+    reading: Reading,
 ) -> anyhow::Result<Presets> {
+    let mut given = args.given.clone();
+    let offline = OsString::from("--offline");
+    if reading == Reading::Again && !given.contains(&offline) {
+        given.push(offline);
+    }
     let mut models = Vec::new();
     if let Some(path) = &args.models_preset {
         let text = input::text("file", path).context("--models-preset")?;
@@ -41,7 +55,7 @@ pub(super) fn presets(
         }
         let file = PresetFile {
             path,
-            given: &args.given,
+            given: &given,
             known: &known,
             table,
         };
@@ -204,6 +218,7 @@ impl PresetFile<'_> {
     ) -> anyhow::Result<ModelPreset> {
         let name = section.name.clone();
         let wrong = |why: &str| self.wrong(section.line, &format!("[{name}]: {why}"));
+        let flags = format!("{extra:?} {args:?}");
         let (args, options, defaults) = self.parsed(args).map_err(|why| wrong(&why))?;
         let repo = args
             .hub
@@ -249,6 +264,7 @@ impl PresetFile<'_> {
             },
             defaults,
             is_eager: extra.is_eager,
+            flags,
         })
     }
 
