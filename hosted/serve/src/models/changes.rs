@@ -1,4 +1,4 @@
-//! What those who listen are told of models.
+//! Changes of models, for those who listen.
 
 use std::sync::Arc;
 

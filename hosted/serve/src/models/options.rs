@@ -37,7 +37,7 @@ pub struct ModelPreset {
     pub flags: String,
 }
 
-/// Which models there are besides those that are named, as files and folders say now.
+/// Which models there are in addition to the named ones, as files and folders say now.
 #[derive(Clone, Debug, Default)]
 pub struct ModelLists {
     /// As [`ModelsOptions::presets`].

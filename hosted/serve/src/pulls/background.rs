@@ -84,7 +84,7 @@ impl Pulls {
         match removed {
             Ok(true) => Ok(()),
             Ok(false) => Err(ApiError::forbidden(
-                "it was not downloaded by a client: whoever runs the server deletes its file",
+                "it was not downloaded by a client: only the operator deletes its file",
             )),
             Err(error) => {
                 (self.log)(&format!("a model cannot be removed: {error}"));

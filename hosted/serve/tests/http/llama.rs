@@ -112,7 +112,7 @@ fn settings_are_shown_in_as_few_digits_as_they_were_given() {
 #[test]
 fn the_timings_of_each_chunk_tell_waiting_from_reading() {
     let server = Running::start(options());
-    // Long enough for the difference: the first event that the reader gets is that of the step which read the prompt.
+    // Long enough for the difference: the reader gets the first event with the step that read the prompt.
     let prompt = "Once upon a time there was a sea. ".repeat(40);
     let asked = json!({"prompt": prompt, "n_predict": 4, "stream": true, "timings_per_token": true, "temperature": 0});
     let chunks = server.post("/completion", &asked).chunks();

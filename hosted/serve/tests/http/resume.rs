@@ -199,7 +199,7 @@ fn a_stream_goes_on_where_it_broke_and_its_place_is_free_at_once() {
 }
 
 #[test]
-fn a_stream_goes_on_within_two_steps_beside_others() {
+fn a_stream_goes_on_within_two_steps_while_others_write() {
     let server = Arc::new(Running::start(options()));
     let is_over = Arc::new(AtomicBool::new(false));
     let others = (0..2).map(|seed| {

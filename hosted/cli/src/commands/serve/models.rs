@@ -51,7 +51,7 @@ pub(super) fn models(
     })
 }
 
-/// Which models there are besides those that are named, with the server's adapters.
+/// Which models there are in addition to the named ones, with the server's adapters.
 struct Lists {
     presets: Vec<ModelPreset>,
     offered: Vec<NamedModel>,
