@@ -336,3 +336,29 @@ fn keys_need_a_right_to_load_and_unload_models() {
         post(&server, "admin", "/models/load", &named).status == 200
     });
 }
+
+/// A request that ends says when its model is unloaded, and another one unloads it at the same moment: neither waits for
+/// what the other one holds.
+#[test]
+fn times_and_unloading_do_not_wait_for_each_other() {
+    let server = Running::start(router());
+    let ask = json!({"model": "tale", "prompt": "Once", "stream": false, "keep_alive": "1h", "raw": true,
+        "options": {"num_predict": 1}});
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while begun.elapsed() < Duration::from_secs(3) {
+                    let status = server.post("/api/generate", &ask).status;
+                    assert!([200, 503].contains(&status), "{status}");
+                }
+            });
+        }
+        scope.spawn(|| {
+            while begun.elapsed() < Duration::from_secs(3) {
+                server.post("/models/unload", &json!({"model": "tale"}));
+            }
+        });
+    });
+    assert_eq!(self::ask(&server, "tale"), 200);
+}
