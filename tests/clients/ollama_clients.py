@@ -6,10 +6,11 @@
 Starts the servers itself, on loopback, and a stand-in of Hugging Face's hub. The model writes nonsense: what is checked
 is what clients rely on.
 """
-import contextlib, hashlib, http.server, json, pathlib, sys, tempfile, threading, time, urllib.request
+import json, pathlib, sys, tempfile, threading, time, urllib.request
 
 from ollama import Client, ResponseError
 
+from hub import Hub
 from served import KEY, TALE, check, main, running
 
 USER = {"role": "user", "content": "Tell a tale of the sea."}
@@ -209,64 +210,23 @@ def errors(c):
     refused(400, "context", lambda: list(chat("tale", long, stream=True)))
 
 
-class Hub(http.server.BaseHTTPRequestHandler):
-    """A hub with one repository, `u/m`, which sends slowly."""
-    protocol_version = "HTTP/1.1"
-    data = TALE.read_bytes()
-    sha256 = hashlib.sha256(data).hexdigest()
-    starts, delay = [], 0.0
-
-    def do_HEAD(self):
-        self.do_GET()
-
-    def do_GET(self):
-        if self.path.startswith("/api/models/u/m/revision/"):
-            lfs = {"sha256": self.sha256, "size": len(self.data), "pointerSize": 1}
-            file = {"rfilename": "tale-Q4_K_M.gguf", "size": len(self.data), "blobId": "0" * 40, "lfs": lfs}
-            return self.answer(200, json.dumps({"sha": "a" * 40, "siblings": [file]}).encode())
-        if not self.path.startswith("/u/m/resolve/"):
-            return self.answer(404, b"")
-        start = int(self.headers.get("range", "bytes=0-")[6:].split("-")[0])
-        headers = {"X-Linked-Etag": f'"{self.sha256}"', "X-Linked-Size": str(len(self.data)), "ETag": f'"{self.sha256}"'}
-        if start:
-            headers["Content-Range"] = f"bytes {start}-{len(self.data) - 1}/{len(self.data)}"
-        if self.command == "GET":
-            Hub.starts.append(start)
-        self.answer(206 if start else 200, self.data[start:], headers)
-
-    def answer(self, status, body, headers={}):
-        self.send_response(status)
-        for name, value in ({"Content-Length": str(len(body))} | headers).items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            with contextlib.suppress(OSError):
-                for at in range(0, len(body), 1 << 18):
-                    self.wfile.write(body[at:at + (1 << 18)])
-                    time.sleep(self.delay)
-
-    def log_message(self, *_):
-        pass
-
-
 @check
 def pull(c):
-    hub = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=hub.serve_forever, daemon=True).start()
-    with tempfile.TemporaryDirectory() as cache:
-        place = {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HUB_CACHE": cache, "LLAMA_CACHE": ""}
+    hub = Hub("u/m", "tale-Q4_K_M.gguf", TALE.read_bytes())
+    with tempfile.TemporaryDirectory() as cache, hub.serving() as endpoint:
+        place = {"HF_ENDPOINT": endpoint, "HF_HUB_CACHE": cache, "LLAMA_CACHE": ""}
         with running("-m", f"tale={TALE}", "--allow-pull", "--pull-max", "1", env=place) as url:
             client = Client(host=url, timeout=120)
             refused(400, "Hugging Face", lambda: client.pull("llama3.2"))
             refused(404, "404", lambda: client.pull("hf.co/u/other"))
             # A client that leaves ends the pull; what it had received is kept.
-            Hub.delay = 0.2
+            hub.delay = 0.2
             for part in client.pull("hf.co/u/m", stream=True):
                 if part.completed and part.completed > 1 << 20:
                     break
             del part
             time.sleep(1.5)
-            Hub.delay = 0.0
+            hub.delay = 0.0
             # Two clients at once share one download.
             others = []
             other = threading.Thread(target=lambda: others.extend(client.pull("hf.co/u/m", stream=True)))
@@ -276,10 +236,10 @@ def pull(c):
             for seen in (parts, others):
                 assert seen[-1].status == "success", seen
             layers = [part for part in [*parts, *others] if part.digest]
-            assert layers and all(part.digest == "sha256:" + Hub.sha256 for part in layers)
-            assert all(part.completed <= part.total == len(Hub.data) for part in layers)
-            assert Hub.starts[0] == 0 and 0 < Hub.starts[1] < len(Hub.data) and len(Hub.starts) == 2, Hub.starts
-            assert client.pull("hf.co/u/m").status == "success" and len(Hub.starts) == 2
+            assert layers and all(part.digest == "sha256:" + hub.sha256 for part in layers)
+            assert all(part.completed <= part.total == len(hub.data) for part in layers)
+            assert hub.starts[0] == 0 and 0 < hub.starts[1] < len(hub.data) and len(hub.starts) == 2, hub.starts
+            assert client.pull("hf.co/u/m").status == "success" and len(hub.starts) == 2
             assert client.list().models[-1].model == "u/m:Q4_K_M"
             reply = client.generate("hf.co/u/m", "Once", options={"num_predict": 4})
             assert reply.response and reply.eval_count == 4
@@ -288,11 +248,10 @@ def pull(c):
             client = Client(host=url, timeout=120)
             assert client.list().models[-1].model == "u/m:Q4_K_M"
             assert client.generate("hf.co/u/m:Q4_K_M", "Once", options={"num_predict": 4}).eval_count == 4
-            assert len(Hub.starts) == 2
+            assert len(hub.starts) == 2
             assert {path.parts[len(pathlib.Path(cache).parts)] for path in pathlib.Path(cache).rglob("*.gguf")} == {"models--u--m"}
         with running("-m", f"tale={TALE}", "--allow-pull", "--pull-max", "0", env=place | {"HF_HUB_CACHE": cache + "/other"}) as url:
             refused(403, "--pull-max", lambda: Client(host=url).pull("hf.co/u/m"))
-    hub.shutdown()
 
 
 @check

@@ -11,31 +11,9 @@ goose is in no registry for packages; if it is installed, it runs, too. Nothing 
 """
 import json, os, pathlib, re, shutil, subprocess, sys, tempfile, time, urllib.request
 
-from served import ROOT, TALE, free_port
+from served import PLAIN_TEMPLATE, ROOT, TALE, free_port
 
 N_CTX = 65536
-# Tools as Hermes writes them, in the first system text; each result is a turn.
-TEMPLATE = """{%- if tools %}<|im_start|>system
-# Tools
-{%- for tool in tools %}
-{{ tool | tojson }}
-{%- endfor %}
-For each call return <tool_call>
-{"name": <function-name>, "arguments": <args-json-object>}
-</tool_call><|im_end|>
-{% endif %}
-{%- for message in messages %}<|im_start|>{{ message.role }}
-{%- if message.content %}
-{{ message.content }}
-{%- endif %}
-{%- for call in message.tool_calls or [] %}
-<tool_call>
-{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
-</tool_call>
-{%- endfor %}<|im_end|>
-{% endfor %}
-{%- if add_generation_prompt %}<|im_start|>assistant
-{% endif %}"""
 TASK = "Change the word calm to rough in sea.txt."
 BEFORE, AFTER = "The sea was calm.\n", "The sea was rough.\n"
 PATCH = "*** Begin Patch\n*** Update File: sea.txt\n@@\n-The sea was calm.\n+The sea was rough.\n*** End Patch"
@@ -89,7 +67,7 @@ def run(name, bin_folder, folder):
     steps, arguments = CLIENTS[name](file)
     script = {"steps": [{"tool": tool, "arguments": given} for tool, given in steps], "last": "Done."}
     (folder / "script.json").write_text(json.dumps(script))
-    (folder / "template.jinja").write_text(TEMPLATE)
+    (folder / "template.jinja").write_text(PLAIN_TEMPLATE)
     log = folder / "server.log"
     command = [ROOT / "target/release/examples/scripted_server", TALE, folder / "template.jinja", folder / "script.json", port, N_CTX]
     with log.open("w") as out:

@@ -6,8 +6,8 @@ from pydantic import BaseModel
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TALE = ROOT / "hosted/models/tale-5.8m-Q4_K_M.gguf"
 KEY = "a-key-of-the-test"
-# Tools and reasoning as Hermes and Qwen write them.
-TEMPLATE = """{%- if tools %}<|im_start|>system
+# Tools and reasoning as Hermes and Qwen write them, up to the answer.
+CONVERSATION = """{%- if tools %}<|im_start|>system
 # Tools
 {%- for tool in tools %}
 {{ tool | tojson }}
@@ -32,11 +32,10 @@ For each call return <tool_call>
 {%- endfor %}<|im_end|>
 {% endfor %}
 {%- if add_generation_prompt %}<|im_start|>assistant
-<think>
-{% if not enable_thinking %}
-</think>
-
-{% endif %}{% endif %}"""
+"""
+# An answer that begins with reasoning, and one that does not.
+TEMPLATE = CONVERSATION + "<think>\n{% if not enable_thinking %}\n</think>\n\n{% endif %}{% endif %}"
+PLAIN_TEMPLATE = CONVERSATION + "{% endif %}"
 
 CHECKS = []
 

@@ -93,14 +93,7 @@ impl Cache {
         }
         let path = self.repo(repo).join("refs").join(revision);
         create_folder_of(&path)?;
-        // Replaced atomically: other programs may read it at the same time.
-        let fresh = path.with_extension(format!("{}.new", std::process::id()));
-        // A new file: a link of that name would be written through.
-        let _stale = fs::remove_file(&fresh);
-        let written =
-            File::create_new(&fresh).and_then(|mut file| file.write_all(commit.as_bytes()));
-        written.map_err(PullError::io(&fresh))?;
-        fs::rename(&fresh, &path).map_err(PullError::io(path))
+        replace(&path, commit.as_bytes())
     }
 
     /// The paths of the files in a snapshot's folder, sorted.
@@ -202,6 +195,16 @@ pub(crate) fn setting(name: &'static str) -> Result<Option<String>, PullError> {
             why: String::from("not UTF-8"),
         }),
     }
+}
+
+/// Replaces a file at once: other programs may read it at the same time.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), PullError> {
+    let fresh = path.with_extension(format!("{}.new", std::process::id()));
+    // A new file: a link of that name would be written through.
+    let _stale = fs::remove_file(&fresh);
+    let written = File::create_new(&fresh).and_then(|mut file| file.write_all(bytes));
+    written.map_err(PullError::io(&fresh))?;
+    fs::rename(&fresh, path).map_err(PullError::io(path))
 }
 
 pub(crate) fn create_folder_of(path: &Path) -> Result<(), PullError> {

@@ -18,6 +18,7 @@ mod glob;
 mod hub;
 mod models;
 mod partial;
+mod remove;
 mod repo;
 mod revision;
 

@@ -1,6 +1,6 @@
 //! The models that are in the cache.
 
-use crate::cache::Cache;
+use crate::cache::{Cache, replace};
 use crate::choose::{is_model, split};
 use crate::error::PullError;
 use rustix::fs::OFlags;
@@ -86,6 +86,22 @@ impl Cache {
             HubFile::at(&model.path).is_some_and(|file| lines.contains(&file.line()))
         });
         all
+    }
+
+    /// Whether clients of servers have downloaded a file.
+    pub(crate) fn is_pulled(&self, file: &HubFile) -> bool {
+        self.pulled_lines().contains(&file.line())
+    }
+
+    /// Takes a file from the list of what clients have downloaded.
+    pub(crate) fn forget_pulled(&self, file: &HubFile) -> Result<(), PullError> {
+        let mut lines = self.pulled_lines();
+        if !lines.remove(&file.line()) {
+            return Ok(());
+        }
+        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        let list = self.root().join(PULLED);
+        replace(&list, text.as_bytes())
     }
 
     fn pulled_lines(&self) -> BTreeSet<String> {

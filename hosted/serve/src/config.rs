@@ -5,7 +5,7 @@ use crate::api::Defaults;
 use crate::engine::EngineOptions;
 use crate::http::{CorsOrigins, TrustedProxies};
 use crate::keys::KeysOptions;
-use crate::models::ModelsOptions;
+use crate::models::{ModelsOptions, ReadLists};
 use crate::pulls::PullOptions;
 use core::fmt;
 use core::time::Duration;
@@ -128,6 +128,8 @@ pub struct ServerConfig {
     pub defaults: Defaults,
     /// Limits and permissions for clients.
     pub http: HttpOptions,
+    /// Reads again which models there are, for `GET /models?reload=1`; `None` (the default) if only the folder of models is.
+    pub lists: Option<ReadLists>,
     /// Called with each line of the log, from any thread.
     pub log: Log,
 }
@@ -140,6 +142,7 @@ impl Default for ServerConfig {
             engine: EngineOptions::default(),
             defaults: Defaults::default(),
             http: HttpOptions::default(),
+            lists: None,
             log: Arc::new(|_| {}),
         }
     }

@@ -37,7 +37,7 @@ pub use api::Defaults;
 pub use config::{HttpOptions, Listen, ServerConfig};
 pub use http::{CorsOrigins, CorsOriginsError, TrustedProxies, TrustedProxiesError};
 pub use keys::{CacheScope, CacheScopeError, Keys, KeysError, KeysOptions};
-pub use models::{ModelPreset, ModelsOptions, NamedModel, models_of};
+pub use models::{ModelLists, ModelPreset, ModelsOptions, NamedModel, ReadLists, models_of};
 pub use pulls::PullOptions;
 pub use server::{AnswerPart, AnswerParts, AnswerReader, Loading, Making, Pending, Service};
 pub use server::{ServeError, Server, ServerEnd, StopSignal, serve};

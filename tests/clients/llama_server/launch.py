@@ -8,7 +8,8 @@ Almost all flags are the same. What is not:
   --threads 1, which is enough;
 - --ctx-size is divided by --parallel unless there is --kv-unified, because llama-server gives each slot its part,
   while texts share the context here;
-- no model means the models of the cache, as for their router: LLAMA_CACHE is a folder with the models of MODELS under their names.
+- no model means the models of the cache, as for their router: LLAMA_CACHE is a folder with the models of MODELS under their names;
+  --allow-pull is added, because their router downloads for anyone, from `plugin.py`'s stand-in of the hub.
 """
 import os, sys
 
@@ -39,7 +40,7 @@ def main():
         elif flag not in ("--offline", "--no-jinja"):
             given.append(flag)
     name = " ".join(filter(None, names.values()))
-    model = ["-m", os.path.join(models, FILES[name]), "--any-model"] if name else []
+    model = ["-m", os.path.join(models, FILES[name]), "--any-model"] if name else ["--allow-pull"]
     os.execv(sluice, [sluice, "serve", *model, "--threads", "1", *given])
 
 

@@ -8,9 +8,12 @@ A difference has an `outcome`:
 
 The first difference that names a test holds.
 """
-import collections, pathlib, re, signal, socket, sys, tomllib
+import collections, os, pathlib, re, signal, socket, sys, tomllib
 
 import pytest
+
+sys.path.insert(1, str(pathlib.Path(__file__).resolve().parents[1]))
+from hub import Hub  # noqa: E402
 
 EXPECTED = pathlib.Path(__file__).with_name("expected.toml")
 SECONDS = 120
@@ -39,6 +42,11 @@ def pytest_configure(config):
 
     utils.match_regex, socket.getaddrinfo = match_regex, loopback
     as_theirs(utils)
+    # The model that their router's tests download.
+    data = pathlib.Path(os.environ["STAND_IN_MODEL"]).read_bytes()
+    hub = Hub("ggml-org/test-model-router-download", "test-model-router-download-F16.gguf", data).serving()
+    os.environ["HF_ENDPOINT"] = hub.__enter__()
+    config.add_cleanup(lambda: hub.__exit__(None, None, None))
 
 
 def as_theirs(utils):

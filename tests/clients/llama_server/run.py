@@ -63,7 +63,8 @@ def main():
     launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "{HERE / "launch.py"}" "{sluice}" "{work / "models"}" "$@"\n')
     launcher.chmod(0o755)
     environment = os.environ | {
-        "XDG_CACHE_HOME": str(work / "cache"), "LLAMA_SERVER_BIN_PATH": str(launcher), "PORT": str(free_port()), "PYTHONPATH": str(HERE)}
+        "XDG_CACHE_HOME": str(work / "cache"), "LLAMA_SERVER_BIN_PATH": str(launcher), "PORT": str(free_port()), "PYTHONPATH": str(HERE),
+        "STAND_IN_MODEL": str(work / "models/stories260k.gguf")}
     flags = ["-p", "plugin", "-p", "no:cacheprovider", "-q", "-rf", "--tb=short", "--show-capture=no"]
     chosen = [f"unit/{name}" if name.startswith("test_") else name for name in pytest]
     raise SystemExit(subprocess.run([sys.executable, "-m", "pytest", *flags, *chosen], cwd=tests, env=environment).returncode)

@@ -235,7 +235,7 @@ pub(super) fn run(command: Command) -> anyhow::Result<Ending> {
         Command::Bench(args) => bench::bench(&args),
         Command::Embed(args) => embed::embed(&args),
         Command::Rerank(args) => rerank::rerank(&args),
-        Command::Serve(args) => serve::serve(&args),
+        Command::Serve(args) => serve::serve(&args.into()),
         Command::Launch(args) => launch::launch(&args),
         Command::Perplexity(args) => perplexity::perplexity(&args),
         Command::Tokenize(args) => tokenize::tokenize(&args),

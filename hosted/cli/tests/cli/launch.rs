@@ -233,3 +233,29 @@ fn what_ends_launch_ends_the_client_and_the_server() {
     assert_eq!(child.wait().expect("it ends").code(), Some(9));
     assert!(!is_up(&port), "its server is still there");
 }
+
+#[test]
+fn a_launch_that_is_killed_leaves_no_server() {
+    // The client ends by itself when this test has killed it.
+    let folder = client("claude", "echo $$; exec sleep 60");
+    let port = port();
+    let mut command = launch(&folder, &["claude", "-m", MODEL, "--port", &port]);
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("the program starts");
+    let mut out = std::io::BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut out, &mut line).expect("a line");
+    assert!(is_up(&port));
+    child.kill().expect("it runs");
+    let _status = child.wait();
+    let begun = Instant::now();
+    while is_up(&port) && begun.elapsed() < Duration::from_secs(20) {
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+    let is_left = is_up(&port);
+    Command::new("kill")
+        .arg(line.trim())
+        .status()
+        .expect("kill runs");
+    assert!(!is_left, "its server is still there");
+}

@@ -39,6 +39,10 @@ fn what_is_wrong_in_a_preset_is_named_by_file_and_line() {
         ),
         ("[a]\nc = 512\n", "1: [a]: not a model of the cache"),
         (
+            "[a]\nmodel = m\nspec-draft-hf = x\n",
+            "3: spec-draft-hf: invalid repository",
+        ),
+        (
             "[a]\nmodel = m\nhf-repo = a/b\n",
             "1: [a]: set model or hf-repo, once",
         ),
@@ -54,9 +58,9 @@ fn what_is_wrong_in_a_preset_is_named_by_file_and_line() {
     );
 }
 
-#[test]
-fn models_of_a_preset_and_of_the_cache_are_served() {
-    let folder = Folder::new("cache");
+/// A cache with one model, `org/cached:Q4_K_M`.
+fn cache(name: &str) -> Folder {
+    let folder = Folder::new(name);
     let commit = "0123456789012345678901234567890123456789";
     let snapshot = format!("models--org--cached/snapshots/{commit}");
     for made in [&snapshot[..], "models--org--cached/refs"] {
@@ -64,6 +68,12 @@ fn models_of_a_preset_and_of_the_cache_are_served() {
     }
     std::fs::copy(MODEL, folder.path(&format!("{snapshot}/tale-Q4_K_M.gguf"))).expect("a copy");
     std::fs::write(folder.path("models--org--cached/refs/main"), commit).expect("a file");
+    folder
+}
+
+#[test]
+fn models_of_a_preset_and_of_the_cache_are_served() {
+    let folder = cache("cache");
     let text = format!(
         "version = 1\n[*]\nc = 512\nn-gpu-layers = 99\n[small]\nmodel = {MODEL}\nload-on-startup = true\nnp = 2\n\
          [org/cached:q4_k_m]\nLLAMA_ARG_CTX_SIZE = 256\n"
@@ -106,6 +116,113 @@ fn models_of_a_preset_and_of_the_cache_are_served() {
     assert!(models.contains("\"id\":\"org/cached:q4_k_m\""), "{models}");
     assert!(other.contains("\"id\":\"org/cached:q4_k_m\""), "{other}");
     assert_eq!(models.matches("\"id\":").count(), 2, "{models}");
+}
+
+#[test]
+fn a_model_of_the_hub_drafts_and_is_not_listed_twice() {
+    let folder = cache("drafts");
+    let text = "[*]\ndedup-cache-models = true\n[drafted]\nhf-repo = org/cached\nspec-draft-hf = org/cached:q4_k_m\n\
+        load-on-startup = true\n";
+    let file = TemporaryFile::new("drafts.ini", text.as_bytes());
+    let socket = folder.path("server.sock");
+    let mut command = sluice();
+    command
+        .args([
+            "serve",
+            "--models-preset",
+            file.path(),
+            "--host",
+            &socket,
+            "-t",
+            "1",
+        ])
+        .env("LLAMA_CACHE", &folder.0)
+        .env("HF_HUB_OFFLINE", "1")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut served = command.spawn().expect("the program starts");
+    let begun = Instant::now();
+    let props = loop {
+        let shown = get(&socket, "/props?model=drafted").unwrap_or_default();
+        if shown.contains("\"total_slots\"") || begun.elapsed() > Duration::from_secs(60) {
+            break shown;
+        }
+        std::thread::park_timeout(Duration::from_millis(20));
+    };
+    let models = get(&socket, "/models").expect("a reply");
+    let cached = get(&socket, "/v1/models/org%2Fcached%3AQ4_K_M").expect("a reply");
+    let _ended = served.kill();
+    let _status = served.wait();
+    assert!(props.contains("\"speculative\":true"), "{props}");
+    assert_eq!(models.matches("\"id\":").count(), 1, "{models}");
+    assert!(cached.contains("\"id\":\"drafted\""), "{cached}");
+}
+
+#[test]
+fn a_preset_is_read_again_by_a_request() {
+    let folder = Folder::new("again");
+    let (socket, file) = (folder.path("server.sock"), folder.path("models.ini"));
+    let write = |text: &str| std::fs::write(&file, text).expect("a file");
+    write(&format!(
+        "[a]\nmodel = {MODEL}\n[b]\nmodel = {MODEL}\nc = 256\nload-on-startup = true\n"
+    ));
+    let mut command = sluice();
+    command
+        .args([
+            "serve",
+            "--models-preset",
+            &file,
+            "--host",
+            &socket,
+            "-t",
+            "1",
+        ])
+        .env("LLAMA_CACHE", &folder.0)
+        .env("HF_ENDPOINT", "http://127.0.0.1:1")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut served = command.spawn().expect("the program starts");
+    let begun = Instant::now();
+    let wait = |path: &str, words: &str| loop {
+        let shown = get(&socket, path).unwrap_or_default();
+        if shown.contains(words) {
+            break shown;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{shown}");
+        std::thread::park_timeout(Duration::from_millis(20));
+    };
+    wait("/props?model=b", "\"n_ctx\":256");
+    write(&format!(
+        "[b]\nmodel = {MODEL}\nc = 128\n[c]\nmodel = {MODEL}\n"
+    ));
+    let again = get(&socket, "/models?reload=1").expect("a reply");
+    // It was loaded with other flags.
+    wait("/props?model=b", "not loaded");
+    let others = [
+        "[b]\nmodel = x\nnonsense = 1\n".to_owned(),
+        // Nothing is downloaded.
+        "[b]\nhf-repo = org/other\n".to_owned(),
+        format!("[b]\nmodel = {MODEL}\nlora = adapter.gguf\n"),
+    ];
+    let refused = others.map(|text| {
+        write(&text);
+        get(&socket, "/models?reload=1").expect("a reply")
+    });
+    let kept = get(&socket, "/models").expect("a reply");
+    let _ended = served.kill();
+    let _status = served.wait();
+    assert!(
+        again.contains("\"id\":\"b\"") && again.contains("\"id\":\"c\""),
+        "{again}"
+    );
+    assert!(!again.contains("\"id\":\"a\""), "{again}");
+    for reply in refused {
+        assert!(
+            reply.starts_with("HTTP/1.1 503") || reply.starts_with("HTTP/1.0 503"),
+            "{reply}"
+        );
+    }
+    assert!(kept.contains("\"id\":\"c\""), "{kept}");
 }
 
 fn get(socket: &str, path: &str) -> Option<String> {

@@ -90,7 +90,11 @@ impl App {
             bodies: Bodies::new(http.body_max, http.body_memory, http.stall_timeout),
             stopping: watch::Sender::new(false),
             billing: BillingLine::new(http.keep_billing_line),
-            pulls: Arc::new(Pulls::new(http.pull.clone(), options.log.clone())),
+            pulls: Arc::new(Pulls::new(
+                http.pull.clone(),
+                Box::new(Arc::clone(&models)),
+                options.log.clone(),
+            )),
             streams: Arc::new(KeptStreams::new(http.resume)),
             log: options.log.clone(),
             started: unix_time(),

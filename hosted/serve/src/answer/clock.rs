@@ -32,9 +32,10 @@ impl Clock {
         }
     }
 
-    pub(super) fn start(&mut self, cached: usize) {
+    /// It was started after it had waited for `queued`.
+    pub(super) fn start(&mut self, cached: usize, queued: Duration) {
         self.cached = cached;
-        self.started = Some(Instant::now());
+        self.started = Some(self.arrived + queued);
     }
 
     /// The text is read again until the next token, `n_tokens` in all.

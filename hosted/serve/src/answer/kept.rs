@@ -1,8 +1,9 @@
 //! What is kept of a text so that a stream that broke can be taken up again.
 
 use crate::engine::{Event, TextKeeper, Timings, Why};
+use crate::metrics::Metrics;
 use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 use sluice::sequence::{EndReason, TokenReport, UnfinishedText};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,6 +27,38 @@ struct Inner {
     record: Option<TextRecord>,
     /// What continues the text, if it did not end.
     unfinished: Option<UnfinishedText>,
+    /// A count that is to be taken when the text goes on.
+    awaited: Option<AwaitedToken>,
+}
+
+/// Counts the steps from when the engine is given a stream that was taken up, to its first new token.
+#[derive(Debug)]
+pub(super) struct AwaitedToken {
+    metrics: Arc<Metrics>,
+    /// The steps that had ended before.
+    n_before: u64,
+    total: Arc<AtomicU64>,
+}
+
+impl AwaitedToken {
+    /// Counts the steps of a model for `total`.
+    pub(super) fn new(metrics: &Arc<Metrics>, total: &Arc<AtomicU64>) -> Self {
+        Self {
+            metrics: Arc::clone(metrics),
+            n_before: 0,
+            total: Arc::clone(total),
+        }
+    }
+
+    fn begin(&mut self) {
+        self.n_before = self.metrics.n_steps();
+    }
+
+    /// The step that runs has made the token. One that ran at the beginning counts as well.
+    fn end(&self) {
+        let n_steps = self.metrics.n_steps() + 1 - self.n_before;
+        self.total.fetch_add(n_steps, Ordering::Relaxed);
+    }
 }
 
 /// The events of a text so far.
@@ -55,8 +88,8 @@ struct RecordedToken {
 struct Keeper(Arc<KeptText>);
 
 impl KeptText {
-    /// A text that begins with `record`.
-    pub(super) fn new(record: TextRecord) -> Arc<Self> {
+    /// A text that begins with `record`; `awaited` counts until it goes on.
+    pub(super) fn new(record: TextRecord, awaited: Option<AwaitedToken>) -> Arc<Self> {
         Arc::new(Self {
             is_left: AtomicBool::new(false),
             is_settled: watch::Sender::new(false),
@@ -64,16 +97,22 @@ impl KeptText {
             inner: Mutex::new(Inner {
                 record: Some(record),
                 unfinished: None,
+                awaited,
             }),
         })
     }
 
-    /// The engine's hold on it; `unfinished` continues it.
+    /// The engine's hold on it, which it is given now; `unfinished` continues it.
     pub(super) fn keeper(
         self: &Arc<Self>,
         unfinished: Option<UnfinishedText>,
     ) -> Box<dyn TextKeeper> {
-        self.lock().unfinished = unfinished;
+        let mut inner = self.lock();
+        inner.unfinished = unfinished;
+        if let Some(awaited) = &mut inner.awaited {
+            awaited.begin();
+        }
+        drop(inner);
         Box::new(Keeper(Arc::clone(self)))
     }
 
@@ -112,6 +151,11 @@ impl TextKeeper for Keeper {
 
     fn record(&self, event: &Event) {
         let mut inner = self.0.lock();
+        if matches!(event, Event::Token { .. } | Event::EndToken { .. })
+            && let Some(awaited) = inner.awaited.take()
+        {
+            awaited.end();
+        }
         let Some(record) = &mut inner.record else {
             return;
         };
@@ -150,7 +194,7 @@ impl fmt::Debug for Keeper {
 impl TextRecord {
     fn push(&mut self, event: &Event) {
         match event {
-            Event::Started { cached, slot } => {
+            Event::Started { cached, slot, .. } => {
                 self.started.get_or_insert((*cached, *slot));
             }
             Event::Token {
@@ -198,9 +242,11 @@ impl TextRecord {
     /// The events, as the engine sent them.
     pub(super) fn events(&self) -> Vec<Event> {
         let mut events = Vec::with_capacity(1 + self.tokens.len() + self.last.len());
-        let started = self
-            .started
-            .map(|(cached, slot)| Event::Started { cached, slot });
+        let started = self.started.map(|(cached, slot)| Event::Started {
+            cached,
+            slot,
+            queued: Duration::ZERO,
+        });
         events.extend(started);
         let (mut begin, mut reports) = (0, self.reports.iter());
         for recorded in &self.tokens {

@@ -3,9 +3,11 @@
 mod adapters;
 mod app;
 mod clock;
+mod downloads;
 mod kept;
 mod prompts;
 mod run;
+mod running;
 mod sampler;
 mod streams;
 mod text;

@@ -2,21 +2,21 @@
 
 use super::app::Context;
 use super::clock::Clock;
+use super::running::{Running, Text};
 use super::sampler::Terms;
 use super::streams::{Keep, StreamPlace};
 use crate::Log;
-use crate::api::{AnswerEvent, AnswerPiece, ApiError, End, PromptProgress, Reason, Start, Total};
+use crate::api::{AnswerEvent, ApiError, PromptProgress, Start, Total};
 use crate::chat::answer::Answer;
-use crate::engine::{Choice, Event, Job, JobError, Score, Stops, Timings, Why};
+use crate::engine::{Choice, Event, Job, JobError, Score, Stops, Timings};
 use crate::keys::Admitted;
 use crate::models::ModelUse;
 use core::fmt;
 use core::task::{Context as Waiting, Poll, ready};
-use sluice::sequence::{Choose, TokenReport};
+use sluice::sequence::Choose;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
-use std::vec;
 use tokio::sync::mpsc;
 
 /// A prompt that is ready, with a sampler for each of its texts.
@@ -55,21 +55,6 @@ pub(crate) struct TextAnswer {
     log: Log,
     _use: ModelUse,
     _place: Option<StreamPlace>,
-}
-
-struct Running {
-    events: Option<mpsc::Receiver<Vec<Event>>>,
-    /// The rest of the events that were received together.
-    held: vec::IntoIter<Event>,
-    n_prompt: usize,
-    slot: u32,
-    is_started: bool,
-    texts: Vec<Text>,
-}
-
-struct Text {
-    clock: Clock,
-    parser: Option<Answer>,
 }
 
 impl TextAnswer {
@@ -229,8 +214,12 @@ impl TextAnswer {
         let first = job * self.n;
         let running = &mut self.jobs[job];
         Ok(Some(match event {
-            Event::Started { cached, slot } => {
-                self.total.usage.n_cached += running.start(cached, slot);
+            Event::Started {
+                cached,
+                slot,
+                queued,
+            } => {
+                self.total.usage.n_cached += running.start(cached, slot, queued);
                 return Ok(None);
             }
             Event::Moved { slot } => {
@@ -257,15 +246,9 @@ impl TextAnswer {
                 piece,
                 report,
             } => {
-                let text = &mut running.texts[choice];
-                text.clock.token();
                 self.total.usage.n_predicted += 1;
-                let timings = self.times_pieces.then(|| text.clock.timings());
-                let piece = AnswerPiece {
-                    timings,
-                    ..text.piece(token, piece, report)
-                };
-                let at = first + choice;
+                let (at, text) = (first + choice, &mut running.texts[choice]);
+                let piece = text.next(token, piece, report, self.times_pieces);
                 AnswerEvent::Piece { at, piece }
             }
             Event::ReadAgain { choice, n_tokens } => {
@@ -337,51 +320,6 @@ impl fmt::Debug for TextAnswer {
     }
 }
 
-impl Running {
-    /// Returns the tokens that were found for the request: none if a text goes on, which starts again.
-    fn start(&mut self, cached: usize, slot: u32) -> usize {
-        self.slot = slot;
-        if core::mem::replace(&mut self.is_started, true) {
-            return 0;
-        }
-        for text in &mut self.texts {
-            text.clock.start(cached);
-        }
-        cached
-    }
-
-    fn end(&mut self, choice: usize, why: Why, timings: Timings) -> Result<End, ApiError> {
-        let text = &mut self.texts[choice];
-        let reason = Reason::of(&why).ok_or_else(|| failed(why))?;
-        if reason == Reason::Late && text.clock.n_predicted() == 0 {
-            return Err(ApiError::late());
-        }
-        let is_cut = reason != Reason::EndOfText;
-        let parser = text.parser.as_mut();
-        let deltas = parser.map(|parser| parser.finish(is_cut));
-        Ok(End {
-            reason,
-            deltas: deltas.unwrap_or_default(),
-            timings,
-            slot: self.slot,
-            n_prompt: self.n_prompt,
-        })
-    }
-}
-
-impl Text {
-    fn piece(&mut self, token: u32, text: String, report: Option<TokenReport>) -> AnswerPiece {
-        let parser = self.parser.as_mut().filter(|_| !text.is_empty());
-        AnswerPiece {
-            token,
-            deltas: parser.map(|parser| parser.push(&text)).unwrap_or_default(),
-            text,
-            report,
-            timings: None,
-        }
-    }
-}
-
 fn job(
     in_use: &ModelUse,
     terms: &Terms,
@@ -424,13 +362,6 @@ fn job(
         gathers: !generation.streams,
         keeper: None,
         events,
-    }
-}
-
-fn failed(why: Why) -> ApiError {
-    match why {
-        Why::Failed(error) => error.into(),
-        _ => JobError::Gone.into(),
     }
 }
 

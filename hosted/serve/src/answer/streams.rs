@@ -1,7 +1,8 @@
 //! The streams that can be taken up again.
 
-use super::kept::{KeptText, TextRecord};
+use super::kept::{AwaitedToken, KeptText, TextRecord};
 use crate::api::StreamId;
+use crate::metrics::Metrics;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use sluice::sequence::UnfinishedText;
@@ -18,6 +19,8 @@ pub(crate) struct KeptStreams {
     entries: Mutex<Vec<Entry>>,
     n_continued: AtomicU64,
     n_repeated: AtomicU64,
+    /// Steps up to the first new token of those that were continued.
+    n_steps: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
@@ -59,6 +62,8 @@ pub(crate) struct StreamFigures {
     pub(crate) n_continued: u64,
     /// Streams that were computed again.
     pub(crate) n_repeated: u64,
+    /// The steps from when the engine was given a stream to its first new token, of all that were continued.
+    pub(crate) n_steps: u64,
     /// Streams that are kept without a client.
     pub(crate) n_kept: usize,
     /// The bytes of all texts.
@@ -67,13 +72,19 @@ pub(crate) struct StreamFigures {
 
 impl KeptStreams {
     /// Keeps streams for `time`.
-    pub(super) const fn new(time: Duration) -> Self {
+    pub(super) fn new(time: Duration) -> Self {
         Self {
             time,
             entries: Mutex::new(Vec::new()),
             n_continued: AtomicU64::new(0),
             n_repeated: AtomicU64::new(0),
+            n_steps: Arc::default(),
         }
+    }
+
+    /// Counts the steps of the model with these metrics, for a stream that is taken up.
+    pub(super) fn awaited(&self, metrics: &Arc<Metrics>) -> AwaitedToken {
+        AwaitedToken::new(metrics, &self.n_steps)
     }
 
     /// Whether streams can be taken up again.
@@ -87,6 +98,7 @@ impl KeptStreams {
         StreamFigures {
             n_continued: self.n_continued.load(Ordering::Relaxed),
             n_repeated: self.n_repeated.load(Ordering::Relaxed),
+            n_steps: self.n_steps.load(Ordering::Relaxed),
             n_kept: kept.count(),
             n_bytes: entries.iter().map(|entry| entry.text.n_bytes()).sum(),
         }

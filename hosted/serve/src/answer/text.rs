@@ -14,6 +14,7 @@ use crate::chat::answer::{Answers, Constraint};
 use crate::chat::conversation::Conversation;
 use crate::engine::ScoreJob;
 use crate::keys::{Admitted, Demand};
+use crate::metrics::Metrics;
 use crate::models::{Lease, Loaded, ModelUse};
 use core::time::Duration;
 use sha2::{Digest as _, Sha256};
@@ -296,7 +297,10 @@ impl Prepared {
     ) -> Result<TextAnswer> {
         let is_one = matches!(&*self.ready, [prompt] if prompt.samplers.len() == 1);
         let keep = match &context.stream {
-            Some(stream) if is_one => Some(keep(context, stream, self.start.stream).await),
+            Some(stream) if is_one => {
+                let metrics = self.in_use.metrics();
+                Some(keep(context, stream, self.start.stream, metrics).await)
+            }
             Some(Resumable { after: Some(_) }) => {
                 context.app.streams().count_repeated();
                 None
@@ -314,8 +318,9 @@ impl Prepared {
 }
 
 /// Keeps the text of a stream from now on, after what is known of it.
-async fn keep(context: &Context, stream: &Resumable, id: StreamId) -> Keep {
+async fn keep(context: &Context, stream: &Resumable, id: StreamId, metrics: &Arc<Metrics>) -> Keep {
     let (streams, key) = (context.app.streams(), context.key.name());
+    let awaited = streams.awaited(metrics);
     let part = match &stream.after {
         Some(_) => streams.take(id, key).await,
         None => None,
@@ -328,8 +333,9 @@ async fn keep(context: &Context, stream: &Resumable, id: StreamId) -> Keep {
         };
         (context.app.log())(&format!("{} {how} stream {id}", context.request));
     }
+    let awaited = part.is_some().then_some(awaited);
     let part = part.unwrap_or_default();
-    let text = KeptText::new(part.record.clone());
+    let text = KeptText::new(part.record.clone(), awaited);
     let place = streams.enter(id, key, &text);
     Keep { text, place, part }
 }

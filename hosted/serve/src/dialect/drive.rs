@@ -13,7 +13,7 @@ use crate::adapters::{self, Entry};
 use crate::answer::{self, Context, Resumable, TextAnswer};
 use crate::api::{ApiError, Defaults, ErrorKind, EventId, Generation};
 use crate::http::{LogNote, Request, Response, Stream, reply};
-use crate::models::{Loaded, State};
+use crate::models::{Loaded, OfferedModel, State};
 use core::future::poll_fn;
 use hyper::header::{HeaderName, HeaderValue};
 use serde_json::Value;
@@ -88,11 +88,13 @@ async fn act(
             let ranking = ranking.map_err(|error| error.renamed(&asked.names))?;
             Ok(json_reply(&(asked.writer)(ranking)))
         }
-        Action::Models(_) if query(&request, "reload").is_some() => {
-            let what = "?reload: models are added by POST /api/pull (--allow-pull); start the server again to list others";
-            Err(ApiError::unsupported(what))
+        Action::Models(write) => {
+            if query(&request, "reload").is_some_and(|value| !value.is_empty()) {
+                context.key.check_models()?;
+                context.app.models().reload().await?;
+            }
+            Ok(models(&context, write))
         }
-        Action::Models(write) => Ok(models(&context, write)),
         Action::Model(write) => model(&context, last_part(&path), write),
         Action::Other(work) => work(context, request).await,
     }
@@ -275,24 +277,32 @@ pub(super) fn last_part(path: &str) -> String {
     unescaped(path.rsplit('/').next().unwrap_or_default())
 }
 
-/// All models, followed by all adapters.
+/// All models, those that are being downloaded, and all adapters.
 fn models(context: &Context, write: fn(&[ModelInfo<'_>]) -> Value) -> Response {
     let models = context.app.models();
-    let names = |others: &[String], name: &str| {
-        let others = others.iter().map(String::as_str);
-        context.key.may_use(others.chain([name]))
-    };
     let all: Vec<_> = models
         .all()
-        .filter(|(name, others, _)| names(others, name))
+        .filter(|model| context.key.may_use(model.names()))
         .collect();
+    let mut downloads = context.app.pulls().running();
+    downloads.retain(|(name, _)| {
+        let is_allowed = context.check_name(&format!("hf.co/{name}")).is_ok();
+        is_allowed && models.find(name).is_err()
+    });
     let mut adapters = models.adapters().all();
-    adapters.retain(|entry| names(&[], &entry.name));
-    let shown = all
-        .iter()
-        .map(|(name, others, state)| of_model(context, name, others, state));
+    adapters.retain(|entry| context.key.may_use([&*entry.name].into_iter()));
+    let shown = all.iter().map(|model| of_model(context, model));
+    let downloads = downloads.iter().map(|(name, state)| ModelInfo {
+        name,
+        aliases: Vec::new(),
+        created: context.app.started(),
+        base: None,
+        status: ModelStatus::Downloading(state.files()),
+        loaded: None,
+    });
     let adapters = adapters.iter().map(|entry| of_adapter(context, entry));
-    json_reply(&write(&shown.chain(adapters).collect::<Vec<_>>()))
+    let shown: Vec<_> = shown.chain(downloads).chain(adapters).collect();
+    json_reply(&write(&shown))
 }
 
 /// One model, by any of its names.
@@ -304,28 +314,21 @@ fn model(context: &Context, name: String, write: fn(&ModelInfo<'_>) -> Value) ->
     }
     let found = models.find(&name);
     let at = found.map_err(|error| context.unknown(&name, error))?;
-    let found = models
-        .all()
-        .nth(at)
-        .map(|(name, others, state)| write(&of_model(context, name, others, &state)));
+    let found = models.all().find(|model| model.index == at);
+    let found = found.map(|model| write(&of_model(context, &model)));
     Ok(json_reply(&found.unwrap_or_default()))
 }
 
-fn of_model<'m>(
-    context: &Context,
-    name: &'m str,
-    others: &'m [String],
-    state: &'m State,
-) -> ModelInfo<'m> {
-    let aliases = others.iter().map(String::as_str);
+fn of_model<'m>(context: &Context, model: &'m OfferedModel<'m>) -> ModelInfo<'m> {
+    let aliases = model.others.iter().map(String::as_str);
     ModelInfo {
-        name,
+        name: model.name,
         // File paths are not shown.
         aliases: aliases.filter(|name| !name.contains('/')).collect(),
         created: context.app.started(),
         base: None,
-        status: ModelStatus::of(state),
-        loaded: match state {
+        status: ModelStatus::of(&model.state),
+        loaded: match &model.state {
             State::Loaded(loaded) => Some(loaded as &Loaded),
             _ => None,
         },

@@ -9,6 +9,7 @@ mod error;
 mod fields;
 mod generation;
 mod grammar;
+mod hub;
 mod llama;
 mod logprobs;
 mod numbered;

@@ -4,7 +4,7 @@ use super::fields::{Fields, set, shown, token, wrong};
 use crate::api::{ApiError, Bias, Biased, Generation};
 use serde_json::{Map, Value, json};
 use sluice_core::sampler::{SamplerConfig, SamplerOrder};
-use sluice_text::sampling::{PARAMETERS, SamplingSettings, Setting};
+use sluice_text::sampling::{PARAMETERS, SamplingSettings, Setting, decimal};
 
 type Result<T> = core::result::Result<T, ApiError>;
 
@@ -123,7 +123,7 @@ pub(super) fn shown_settings(settings: &SamplingSettings) -> Map<String, Value> 
             map.insert("dry_sequence_breakers".into(), breakers);
         }
         let value = match &parameter.setting {
-            Setting::Float(place) => json!((place.get)(config)),
+            Setting::Float(place) => json!(decimal((place.get)(config))),
             Setting::Int(place) => json!((place.get)(config)),
         };
         map.insert(parameter.name.into(), value);
@@ -136,7 +136,7 @@ pub(super) fn shown_settings(settings: &SamplingSettings) -> Map<String, Value> 
     let names = config.order.as_slice().iter().map(|kind| kind.name());
     map.insert("samplers".into(), names.collect());
     let biases = settings.biases.iter();
-    let biases = biases.map(|bias| json!({"token": bias.id, "bias": bias.bias}));
+    let biases = biases.map(|bias| json!({"token": bias.id, "bias": decimal(bias.bias)}));
     map.insert("logit_bias".into(), biases.collect());
     map
 }

@@ -7,7 +7,7 @@ use crate::api::{
     FieldName, ModelChoice, Ranking, RerankRequest, Start, Total, Vectors,
 };
 use crate::http::{Request, Response, StreamKind};
-use crate::models::State;
+use crate::models::{FileProgress, State};
 use core::pin::Pin;
 use hyper::{Method, StatusCode};
 use serde_json::Value;
@@ -199,6 +199,13 @@ pub(crate) struct ModelInfo<'m> {
     pub(crate) loaded: Option<&'m crate::models::Loaded>,
 }
 
+impl ModelInfo<'_> {
+    /// Whether it cannot be used yet.
+    pub(super) const fn is_downloading(&self) -> bool {
+        matches!(self.status, ModelStatus::Downloading(_))
+    }
+}
+
 /// The state of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ModelStatus {
@@ -208,6 +215,8 @@ pub(crate) enum ModelStatus {
     /// Freed after it was idle, until the next request.
     Sleeping,
     Failed(&'static str),
+    /// Being downloaded: how much of each file is there.
+    Downloading(Vec<FileProgress>),
 }
 
 impl ModelStatus {

@@ -133,6 +133,8 @@ pub enum Event {
         cached: usize,
         /// The sequence that it runs in.
         slot: u32,
+        /// How long the request had waited. The event itself is sent with the first step.
+        queued: Duration,
     },
     /// It goes on in another sequence, after it gave up its place to others.
     Moved {

@@ -129,6 +129,7 @@ impl Run {
             request.send(Event::Started {
                 cached,
                 slot: self.text.sequence().slot(),
+                queued: self.timings.queued,
             });
         }
         let (metrics, n_prompt) = (entry.metrics(), request.prompt.len());

@@ -192,6 +192,11 @@ impl Metrics {
         self.preemptions.add(1);
     }
 
+    /// Number of steps that have ended.
+    pub fn n_steps(&self) -> u64 {
+        self.steps.value()
+    }
+
     /// Records a step.
     pub fn step(&self, step: StepFigures) {
         self.steps.add(1);

@@ -163,7 +163,7 @@ impl ModelUse {
         self.id
     }
 
-    pub(crate) fn metrics(&self) -> &Metrics {
+    pub(crate) fn metrics(&self) -> &Arc<Metrics> {
         &self.user.models.entries[self.user.index].metrics
     }
 
@@ -198,7 +198,9 @@ impl Drop for ModelUser {
             self.models.released.notify_one();
         }
         let keep_for = self.keep_for.take();
-        if let Some((time, runtime)) = entry.place().keep_after(keep_for, is_last) {
+        // The place is unlocked before the table is locked, which others lock first.
+        let kept = entry.place().keep_after(keep_for, is_last);
+        if let Some((time, runtime)) = kept {
             let expiry = Expiry::after(time, used);
             self.models.expire(self.index, expiry, &runtime);
         }

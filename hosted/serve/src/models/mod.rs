@@ -5,12 +5,14 @@
 //! turns (`turns`).
 
 mod added;
+mod changes;
 mod keep;
 mod lease;
 mod loaded;
 mod names;
 mod options;
 mod outline;
+mod reload;
 mod requested;
 mod roster;
 mod sleep;
@@ -18,10 +20,11 @@ mod summary;
 mod turns;
 mod unload;
 
+pub(crate) use changes::{DownloadStep, FileProgress, ModelChange};
 pub(crate) use lease::{Lease, ModelUse};
 pub(crate) use loaded::Loaded;
 pub(crate) use names::means;
-pub use options::{ModelPreset, ModelsOptions, NamedModel, models_of};
+pub use options::{ModelLists, ModelPreset, ModelsOptions, NamedModel, ReadLists, models_of};
 pub(crate) use outline::Outline;
 pub(crate) use summary::{Capabilities, Summary};
 
@@ -30,10 +33,10 @@ use crate::api::{ApiError, Defaults, ErrorKind, NotLoaded};
 use crate::engine::EngineHandle;
 use crate::metrics::Metrics;
 use core::fmt;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use keep::Expiry;
 use lease::ModelUser;
-use names::find;
+use names::{find, offered};
 use options::{Listed, listed};
 use roster::Roster;
 use sluice::Team;
@@ -52,8 +55,14 @@ pub(crate) struct Models {
     engine: EngineHandle,
     team: Team,
     options: ModelsOptions,
-    /// Models may be added; an entry is added before its model is listed.
+    /// Models may be added, replaced and withdrawn; an entry is added before its model is listed.
     listed: Roster<Listed>,
+    /// Reads again which models there are.
+    lists: Option<ReadLists>,
+    /// Held while that is done.
+    reloading: tokio::sync::Mutex<()>,
+    /// Whether idle models are looked for.
+    is_watched: AtomicBool,
     entries: Roster<Entry>,
     /// Held while a model is taken for use or unloaded.
     table: Mutex<()>,
@@ -66,8 +75,8 @@ pub(crate) struct Models {
     stop: StopFlag,
     log: crate::Log,
     adapters: Arc<Adapters>,
-    /// Tells who listens which model has another state now.
-    changes: broadcast::Sender<usize>,
+    /// Tells who listens what changes.
+    changes: broadcast::Sender<ModelChange>,
     summaries: Summaries,
 }
 
@@ -87,6 +96,23 @@ struct Entry {
     place: Mutex<Place>,
     /// When it is unloaded, if the last request that used it said so.
     expiry: watch::Sender<Option<Expiry>>,
+}
+
+/// A model that requests may name.
+pub(crate) struct OfferedModel<'m> {
+    pub(crate) index: usize,
+    pub(crate) name: &'m str,
+    /// Other names.
+    pub(crate) others: &'m [String],
+    pub(crate) state: State,
+}
+
+impl<'m> OfferedModel<'m> {
+    /// All its names.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'m str> {
+        let others = self.others.iter().map(String::as_str);
+        others.chain([self.name])
+    }
 }
 
 /// The state of a model.
@@ -123,13 +149,14 @@ impl Models {
         &self.team
     }
 
-    /// The models of a server, whose files [`ModelsOptions::open`] has opened.
+    /// The models of a server, whose files [`ModelsOptions::open`] has opened. `lists` reads again which ones there are.
     ///
     /// # Errors
     /// The folder of models cannot be read, two models have the same name, or an adapter cannot be used.
     pub(crate) fn new(
         engine: EngineHandle,
         options: ModelsOptions,
+        lists: Option<ReadLists>,
         opened: Vec<ModelSource>,
         log: crate::Log,
     ) -> io::Result<Self> {
@@ -157,6 +184,9 @@ impl Models {
             team,
             options,
             listed,
+            lists,
+            reloading: tokio::sync::Mutex::new(()),
+            is_watched: AtomicBool::new(false),
             table: Mutex::new(()),
             loading: Semaphore::new(1),
             released: Notify::new(),
@@ -190,10 +220,14 @@ impl Models {
         entries.collect()
     }
 
-    /// Name, other names and state of each model.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (&str, &[String], State)> {
-        let both = self.listed.iter().zip(self.entries.iter());
-        both.map(|(listed, entry)| (&*listed.name, &*listed.others, entry.state.borrow().clone()))
+    /// All models that requests may name.
+    pub(crate) fn all(&self) -> impl Iterator<Item = OfferedModel<'_>> {
+        offered(&self.listed).map(|(index, listed)| OfferedModel {
+            index,
+            name: &listed.name,
+            others: &listed.others,
+            state: self.entries[index].state.borrow().clone(),
+        })
     }
 
     /// The name of the model with number `index`.
@@ -213,7 +247,7 @@ impl Models {
         find(&self.listed, Some(name)).map_err(|error| match error.kind {
             ErrorKind::NotFound => {
                 let adapters = self.adapters.all();
-                let models = self.listed.iter().map(|listed| &*listed.name);
+                let models = offered(&self.listed).map(|(_, listed)| &*listed.name);
                 let names = models.chain(adapters.iter().map(|entry| &*entry.name));
                 ApiError::no_model(name, &names.collect::<Vec<_>>())
             }
@@ -225,7 +259,9 @@ impl Models {
     /// server answers to any name.
     pub(crate) fn asked(&self, name: Option<&str>) -> Result<usize, ApiError> {
         match self.find(name.unwrap_or_default()) {
-            Err(error) if error.kind == ErrorKind::NotFound && self.options.any_name => Ok(0),
+            Err(error) if error.kind == ErrorKind::NotFound && self.options.any_name => {
+                find(&self.listed, None)
+            }
             found => found,
         }
     }
@@ -240,8 +276,8 @@ impl Models {
 
     /// The file of the model called `name`.
     pub(crate) fn path(&self, name: &str) -> Option<&Path> {
-        let found = self.listed.iter().find(|listed| listed.name == name);
-        found.map(|listed| &*listed.path)
+        let found = offered(&self.listed).find(|(_, listed)| listed.name == name);
+        found.map(|(_, listed)| &*listed.path)
     }
 
     /// Whether models that were named on the command line are still being loaded.
@@ -380,9 +416,14 @@ impl Models {
     /// Gives a model another state, and returns the one that it had.
     fn change(&self, index: usize, state: State) -> State {
         let before = self.entries[index].state.send_replace(state);
-        // There may be no listener.
-        let _sent = self.changes.send(index);
+        self.tell(ModelChange::State(index));
         before
+    }
+
+    /// Tells who listens of a change.
+    pub(crate) fn tell(&self, change: ModelChange) {
+        // There may be no listener.
+        let _sent = self.changes.send(change);
     }
 
     fn lock(&self) -> MutexGuard<'_, ()> {

@@ -8,38 +8,42 @@ use sluice_pull::PullRequest;
 /// The number of the model called `name` in `all`.
 pub(super) fn find(all: &Roster<Listed>, name: Option<&str>) -> Result<usize, ApiError> {
     let Some(name) = name.filter(|name| !name.is_empty()) else {
-        return if all.len() == 0 {
-            Err(ApiError::unavailable(NO_MODEL))
-        } else {
-            Ok(0)
-        };
+        let first = offered(all).next();
+        return first
+            .map(|(index, _)| index)
+            .ok_or_else(|| ApiError::unavailable(NO_MODEL));
     };
-    let by_name = |name: &str| all.iter().position(|model| model.name == name);
-    let by_other = |name: &str| {
-        all.iter()
-            .position(|model| model.others.iter().any(|other| other == name))
+    let first = |is_it: &dyn Fn(&Listed) -> bool| {
+        let mut all = offered(all);
+        all.find(|(_, model)| is_it(model)).map(|(index, _)| index)
     };
+    let by_name = |name: &str| first(&|model| model.name == name);
+    let by_other = |name: &str| first(&|model| model.others.iter().any(|other| other == name));
     let of = |name: &str| by_name(name).or_else(|| by_other(name));
     // Ollama's clients name each model's usual variant, and the place of models from Hugging Face.
     let plain = name.strip_suffix(LATEST).unwrap_or(name);
     let of_hub = || {
         let name = plain.strip_prefix(HUB)?;
-        let by_name = all
-            .iter()
-            .position(|model| model.name.eq_ignore_ascii_case(name));
+        let by_name = first(&|model| model.name.eq_ignore_ascii_case(name));
         by_name.or_else(|| by_type(all, name))
     };
     let usual = || of(plain).or_else(of_hub);
     of(name).or_else(usual).ok_or_else(|| {
-        let names: Vec<_> = all.iter().map(|model| &*model.name).collect();
+        let names: Vec<_> = offered(all).map(|(_, model)| &*model.name).collect();
         ApiError::no_model(name, &names)
     })
+}
+
+/// The models that requests may name, with their numbers.
+pub(super) fn offered(all: &Roster<Listed>) -> impl Iterator<Item = (usize, &Listed)> {
+    let all = all.iter().enumerate();
+    all.filter(|(_, model)| !model.is_withdrawn)
 }
 
 /// The model that a download of `USER/NAME[:TYPE]` would choose among those that are there.
 fn by_type(all: &Roster<Listed>, name: &str) -> Option<usize> {
     let asked = PullRequest::parse(name).ok()?;
-    let files = all.iter().enumerate().filter_map(|(index, model)| {
+    let files = offered(all).filter_map(|(index, model)| {
         let hub = model.hub.as_ref()?;
         let is_of_repo = hub.repo.eq_ignore_ascii_case(asked.repo.as_str());
         is_of_repo.then_some((index, &*hub.file))

@@ -34,7 +34,21 @@ pub struct ModelPreset {
     pub defaults: Defaults,
     /// Whether it is loaded at the start; otherwise on first use.
     pub is_eager: bool,
+    /// The flags that it was made of, by which it is seen to have changed when the list is read again.
+    pub flags: String,
 }
+
+/// Which models there are in addition to the named ones, as files and folders say now.
+#[derive(Clone, Debug, Default)]
+pub struct ModelLists {
+    /// As [`ModelsOptions::presets`].
+    pub presets: Vec<ModelPreset>,
+    /// As [`ModelsOptions::offered`].
+    pub offered: Vec<NamedModel>,
+}
+
+/// Reads the lists again, without downloading anything; an error is for the log.
+pub type ReadLists = Arc<dyn Fn() -> Result<ModelLists, String> + Send + Sync>;
 
 /// Which models to serve, and how to run them.
 #[derive(Clone, Debug)]
@@ -165,6 +179,10 @@ pub(super) struct Listed {
     pub(super) eager: bool,
     /// Its own options, instead of the server's.
     pub(super) preset: Option<Arc<ModelPreset>>,
+    /// Whether it was added while the server runs.
+    pub(super) is_added: bool,
+    /// Whether it is not there any more.
+    pub(super) is_withdrawn: bool,
 }
 
 impl Listed {
@@ -185,7 +203,38 @@ impl Listed {
             path: model.path.clone(),
             eager,
             preset: None,
+            is_added: false,
+            is_withdrawn: false,
         }
+    }
+
+    /// Whether it is named on the command line, which nothing but a new start changes.
+    pub(super) const fn is_named(&self) -> bool {
+        self.eager && self.preset.is_none()
+    }
+
+    /// Whether it is offered by a cache of downloads.
+    pub(super) const fn is_cached(&self) -> bool {
+        self.hub.is_some() && !self.eager && self.preset.is_none()
+    }
+
+    /// It, once it is not there any more.
+    pub(super) fn withdrawn(&self) -> Self {
+        Self {
+            eager: false,
+            is_withdrawn: true,
+            ..self.clone()
+        }
+    }
+
+    /// Whether it is run like `other`, from the same file.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let flags = |model: &Self| model.preset.as_ref().map(|preset| preset.flags.clone());
+        !self.is_withdrawn
+            && !other.is_withdrawn
+            && self.path == other.path
+            && self.others == other.others
+            && flags(self) == flags(other)
     }
 
     fn of_preset(preset: &ModelPreset) -> Option<Self> {
@@ -280,6 +329,8 @@ fn in_folder(folder: &Path) -> std::io::Result<Vec<Listed>> {
                 path,
                 eager: false,
                 preset: None,
+                is_added: false,
+                is_withdrawn: false,
             });
         }
     }

@@ -2,7 +2,7 @@
 
 use super::turns::{LOOK_AGAIN, Unloading};
 use super::unload::Reason;
-use super::{Models, State};
+use super::{ModelChange, Models, State};
 use crate::api::{ApiError, ErrorKind};
 use std::sync::Arc;
 use std::time::Instant;
@@ -49,8 +49,8 @@ impl Models {
         Some(self.entries.get(index)?.state.borrow().clone())
     }
 
-    /// The numbers of models whose state changes from now on.
-    pub(crate) fn changes(&self) -> broadcast::Receiver<usize> {
+    /// What changes from now on.
+    pub(crate) fn changes(&self) -> broadcast::Receiver<ModelChange> {
         self.changes.subscribe()
     }
 

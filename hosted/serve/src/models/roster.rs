@@ -1,30 +1,60 @@
-//! A list to which models can be added while others read it, and whose elements stay where they are.
+//! A list to which models can be added, and in which they can be replaced, while others read it.
 
+use core::iter;
 use core::ops::Index;
 use std::sync::OnceLock;
 
-/// A list with room for [`ADDED_MAX`] more than it begins with.
+/// A list with room for [`ADDED_MAX`] more than it begins with. Its elements stay where they are: one that was replaced is
+/// kept for those who read it, which takes little for what few people change by hand.
 #[derive(Debug)]
 pub(super) struct Roster<T> {
-    first: Vec<T>,
-    added: Box<[OnceLock<T>]>,
+    first: Vec<Versions<T>>,
+    added: Box<[OnceLock<Versions<T>>]>,
+}
+
+/// An element, and what it was replaced by.
+#[derive(Debug)]
+struct Versions<T> {
+    value: T,
+    next: OnceLock<Box<Self>>,
+}
+
+impl<T> Versions<T> {
+    const fn new(value: T) -> Self {
+        Self {
+            value,
+            next: OnceLock::new(),
+        }
+    }
+
+    fn last(&self) -> &Self {
+        let all = iter::successors(Some(self), |version| version.next.get().map(|next| &**next));
+        all.last().unwrap_or(self)
+    }
 }
 
 impl<T> Roster<T> {
     pub(super) fn new(first: Vec<T>) -> Self {
         Self {
-            first,
-            added: core::iter::repeat_with(OnceLock::new)
-                .take(ADDED_MAX)
-                .collect(),
+            first: first.into_iter().map(Versions::new).collect(),
+            added: iter::repeat_with(OnceLock::new).take(ADDED_MAX).collect(),
         }
     }
 
     /// Adds an element, and returns its index; `None` if it is full. One thread at a time.
     pub(super) fn add(&self, value: T) -> Option<usize> {
         let at = self.added.iter().position(|slot| slot.get().is_none())?;
-        self.added[at].set(value).ok()?;
+        self.added[at].set(Versions::new(value)).ok()?;
         Some(self.first.len() + at)
+    }
+
+    /// Replaces an element. One thread at a time.
+    pub(super) fn replace(&self, index: usize, value: T) {
+        let versions = self.versions().nth(index);
+        if let Some(versions) = versions {
+            // It is the last one, as long as no other thread adds one.
+            let _replaced = versions.last().next.set(Box::new(Versions::new(value)));
+        }
     }
 
     /// Whether nothing more can be added.
@@ -34,16 +64,21 @@ impl<T> Roster<T> {
 
     pub(super) fn get(&self, index: usize) -> Option<&T> {
         let added = || self.added.get(index - self.first.len())?.get();
-        self.first.get(index).or_else(added)
+        let versions = self.first.get(index).or_else(added)?;
+        Some(&versions.last().value)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.versions().map(|versions| &versions.last().value)
+    }
+
+    fn versions(&self) -> impl Iterator<Item = &Versions<T>> {
         let added = self.added.iter().map_while(OnceLock::get);
         self.first.iter().chain(added)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.iter().count()
+        self.versions().count()
     }
 }
 
@@ -83,5 +118,19 @@ mod tests {
         assert_eq!(roster.add(0), None);
         assert_eq!(first, &raw const roster[0]);
         assert!(roster.iter().copied().eq(0..ADDED_MAX + 2));
+    }
+
+    #[test]
+    fn the_last_version_is_read_and_the_others_stay() {
+        let roster = Roster::new(vec![0, 1]);
+        roster.add(2);
+        let before = &roster[2];
+        for value in 3..9 {
+            roster.replace(2, value);
+            roster.replace(0, value);
+        }
+        assert_eq!(*before, 2);
+        assert!(roster.iter().eq([&8, &1, &8]));
+        assert_eq!((roster.len(), roster.get(3)), (3, None));
     }
 }

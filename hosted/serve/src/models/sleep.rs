@@ -2,16 +2,21 @@
 
 use super::Models;
 use super::unload::Reason;
+use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::sync::{Arc, PoisonError};
 
 impl Models {
-    /// Puts models to sleep when they have been idle for long enough. Ends only if no model ever sleeps, also
-    /// none that is added.
+    /// Puts models to sleep when they have been idle for long enough. Ends if no model ever sleeps, until the list of
+    /// models is read again, and where it runs already.
     pub(crate) async fn watch_idle(self: Arc<Self>) {
+        if self.is_watched.swap(true, Ordering::Relaxed) {
+            return;
+        }
         let limit = |index: usize| self.listed[index].options(&self.options).sleep_after;
         let all_stay = (0..self.listed.len()).all(|index| limit(index).is_none());
         if all_stay && self.options.sleep_after.is_none() {
+            self.is_watched.store(false, Ordering::Relaxed);
             return;
         }
         loop {

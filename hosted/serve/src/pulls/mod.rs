@@ -3,28 +3,49 @@
 //! A download runs on a thread of its own and reports to all requests that asked for it. When the last of them is
 //! gone, it stops; what has been received is kept, and the next request resumes it.
 
+mod background;
 mod options;
 mod report;
+mod shown;
 
 pub use options::PullOptions;
 
 use crate::Log;
 use crate::api::{ApiError, ErrorKind};
+use crate::models::{DownloadStep, FileProgress, ModelChange};
+use background::shown_name;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 use report::Report;
+use shown::{shown, size};
 use sluice_pull::{CachedModel, PullError, PullRequest, WantedFile};
 use std::collections::HashMap;
-use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+/// Where models are offered when they have been downloaded.
+pub(crate) trait Listing: Send + Sync {
+    /// Offers a model.
+    ///
+    /// # Errors
+    /// There are too many.
+    fn offer(&self, name: &str, path: &Path) -> Result<(), ApiError>;
+
+    /// Tells who listens how far a download is.
+    fn tell(&self, change: ModelChange);
+}
 
 /// The downloads of a server.
 pub(crate) struct Pulls {
     options: PullOptions,
+    listing: Box<dyn Listing>,
+    /// Those that go on without a request that waits for them, by name.
+    background: Mutex<HashMap<String, AbortHandle>>,
     /// By name.
     running: Mutex<HashMap<String, Arc<Pull>>>,
     /// The number of threads, also of downloads that are about to end.
@@ -54,8 +75,8 @@ pub(crate) enum PullState {
         /// Bytes of all files that are in the cache.
         done_bytes: u64,
     },
-    /// The files are in the cache: the model's name there, and its path.
-    Done(CachedModel),
+    /// The files are in the cache, and the model is offered.
+    Done,
     Failed(ApiError),
 }
 
@@ -66,9 +87,11 @@ pub(crate) struct PullWatch {
 }
 
 impl Pulls {
-    pub(crate) fn new(options: PullOptions, log: Log) -> Self {
+    pub(crate) fn new(options: PullOptions, listing: Box<dyn Listing>, log: Log) -> Self {
         Self {
             options,
+            listing,
+            background: Mutex::default(),
             running: Mutex::default(),
             n_threads: AtomicUsize::new(0),
             n_bytes: AtomicU64::new(0),
@@ -117,6 +140,7 @@ impl Pulls {
             name: name.to_owned(),
             pull: Arc::clone(&pull),
             end: None,
+            runtime: Handle::current(),
         };
         let run = move || running_pull.run(&request);
         self.n_threads.fetch_add(1, Ordering::Relaxed);
@@ -152,37 +176,14 @@ impl Pulls {
         )))
     }
 
-    fn release(&self, n_bytes: u64) {
-        self.n_bytes.fetch_sub(n_bytes, Ordering::Relaxed);
+    /// Tells who listens how far a download is.
+    fn tell(&self, name: &str, step: DownloadStep) {
+        let name = shown_name(name).into();
+        self.listing.tell(ModelChange::Download(name, step));
     }
 
-    /// An error as clients may read it: without the server's files.
-    fn shown(&self, error: &PullError) -> ApiError {
-        let what = error.to_string();
-        let kind = match error {
-            PullError::Name { .. } => ErrorKind::Invalid,
-            PullError::Limit(_) => ErrorKind::Forbidden,
-            PullError::Refused { status, .. } => of_status(*status),
-            PullError::NotThere { .. } => ErrorKind::NotFound,
-            PullError::Unreachable { .. }
-            | PullError::Answer { .. }
-            | PullError::Checksum { .. }
-            | PullError::TooLong { .. }
-            | PullError::Stopped => ErrorKind::Unavailable,
-            PullError::Disk { .. } => return hidden(ErrorKind::Unavailable, FULL, what),
-            PullError::Io { error, .. } if error.kind() == io::ErrorKind::StorageFull => {
-                return hidden(ErrorKind::Unavailable, FULL, what);
-            }
-            PullError::NotCached { .. } => {
-                let shown = "the model is not in the cache, and the server is offline (--offline)";
-                return hidden(ErrorKind::Unavailable, shown, what);
-            }
-            _ => {
-                let shown = "the model could not be downloaded; the server's log says why";
-                return hidden(ErrorKind::Internal, shown, what);
-            }
-        };
-        ApiError::new(kind, what)
+    fn release(&self, n_bytes: u64) {
+        self.n_bytes.fetch_sub(n_bytes, Ordering::Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Pull>>> {
@@ -190,55 +191,35 @@ impl Pulls {
     }
 }
 
-/// The kind of an error that the hub replied with this status.
-const fn of_status(status: u16) -> ErrorKind {
-    match status {
-        // The key is right, but the hub lets this server's token not have the model.
-        401 | 403 => ErrorKind::Forbidden,
-        408 | 425 | 429 | 500.. => ErrorKind::Unavailable,
-        _ => ErrorKind::NotFound,
-    }
-}
-
-fn hidden(kind: ErrorKind, shown: &str, whole: String) -> ApiError {
-    ApiError {
-        detail: Some(whole),
-        ..ApiError::new(kind, shown)
-    }
-}
-
-/// A number of bytes for people.
-fn size(n_bytes: u64) -> String {
-    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
-    let of = |unit: u64| n_bytes as f64 / unit as f64;
-    match n_bytes {
-        GIB.. => format!("{:.1} GiB", of(GIB)),
-        _ => format!("{:.1} MiB", of(1 << 20)),
-    }
-}
-
-const GIB: u64 = 1 << 30;
-const FULL: &str = "the server's disk has no room for the model";
-
 /// A download on its own thread. When it is dropped, the download has ended, also after a panic.
 struct RunningPull {
     pulls: Arc<Pulls>,
     name: String,
     pull: Arc<Pull>,
     end: Option<PullState>,
+    /// Where models are unloaded.
+    runtime: Handle,
 }
 
 impl RunningPull {
     /// Fetches the files.
     fn run(mut self, request: &PullRequest) {
+        let runtime = self.runtime.clone();
+        let _entered = runtime.enter();
         let (pulls, name) = (&self.pulls, &self.name);
         (pulls.log)(&format!("pull {name:?}: begun"));
         let mut report = Report::new(pulls, &self.pull, name);
         let fetched = pulls.options.access.fetch(request, &mut report);
         drop(report);
         let state = match fetched {
-            Ok(files) => PullState::Done(self.found(&files.into_model())),
-            Err(error) => PullState::Failed(pulls.shown(&error)),
+            Ok(files) => {
+                let CachedModel { name, path } = self.found(&files.into_model());
+                match pulls.listing.offer(&name, &path) {
+                    Ok(()) => PullState::Done,
+                    Err(error) => PullState::Failed(error),
+                }
+            }
+            Err(error) => PullState::Failed(shown(&error)),
         };
         self.end = Some(state);
     }
@@ -281,8 +262,41 @@ impl Drop for RunningPull {
         }
         self.pulls.n_threads.fetch_sub(1, Ordering::Relaxed);
         drop(running);
+        let step = match &state {
+            PullState::Failed(_) => DownloadStep::Failed,
+            _ => DownloadStep::Finished,
+        };
         self.pull.state.send_replace(state);
+        self.pulls.tell(&self.name, step);
     }
+}
+
+impl PullState {
+    /// How much of each file is there.
+    pub(crate) fn files(&self) -> Vec<FileProgress> {
+        match self {
+            Self::Fetching { files, done_bytes } => parts(files, *done_bytes)
+                .map(|(file, done_bytes)| FileProgress {
+                    path: file.path.clone(),
+                    done_bytes,
+                    total_bytes: file.len_bytes,
+                })
+                .collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// The files of a download, which are fetched one after the other, and the bytes of each that are there.
+pub(crate) fn parts(
+    files: &[WantedFile],
+    mut done_bytes: u64,
+) -> impl Iterator<Item = (&WantedFile, u64)> {
+    files.iter().map(move |file| {
+        let own = done_bytes.min(file.len_bytes);
+        done_bytes -= own;
+        (file, own)
+    })
 }
 
 impl PullWatch {
@@ -322,43 +336,26 @@ const RETRY: Duration = Duration::from_secs(30);
 mod tests {
     use super::*;
 
-    fn pulls() -> Arc<Pulls> {
-        Arc::new(Pulls::new(PullOptions::default(), Arc::new(|_: &str| {})))
+    struct NoListing;
+
+    impl Listing for NoListing {
+        fn offer(&self, _: &str, _: &Path) -> Result<(), ApiError> {
+            Ok(())
+        }
+
+        fn tell(&self, _: ModelChange) {}
     }
 
-    #[test]
-    fn errors_of_the_hub_have_a_status_of_their_own() {
-        let refused = |status| PullError::Refused {
-            url: "hub".into(),
-            status,
-            why: String::new(),
-        };
-        let full = PullError::Io {
-            path: "/secret".into(),
-            error: io::ErrorKind::StorageFull.into(),
-        };
-        let wrong = PullError::TooLong {
-            file: "m.gguf".into(),
-            expected: 3,
-        };
-        for (error, kind) in [
-            (refused(401), ErrorKind::Forbidden),
-            (refused(403), ErrorKind::Forbidden),
-            (refused(404), ErrorKind::NotFound),
-            (refused(429), ErrorKind::Unavailable),
-            (refused(502), ErrorKind::Unavailable),
-            (PullError::Limit(String::new()), ErrorKind::Forbidden),
-            (full, ErrorKind::Unavailable),
-            (wrong, ErrorKind::Unavailable),
-        ] {
-            let shown = pulls().shown(&error);
-            assert_eq!(shown.kind, kind, "{error}");
-            assert!(!shown.what.contains("/secret"), "{}", shown.what);
-        }
+    fn pulls() -> Arc<Pulls> {
+        let log: Log = Arc::new(|_: &str| {});
+        Arc::new(Pulls::new(PullOptions::default(), Box::new(NoListing), log))
     }
 
     #[test]
     fn a_download_that_panics_ends_and_makes_room() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
         let pulls = pulls();
         let pull = Arc::new(Pull {
             state: watch::Sender::new(PullState::Asking),
@@ -371,6 +368,7 @@ mod tests {
             name: "m".into(),
             pull: Arc::clone(&pull),
             end: None,
+            runtime: runtime.handle().clone(),
         });
         assert!(matches!(*pull.state.borrow(), PullState::Failed(_)));
         assert!(pulls.lock().is_empty());

@@ -1,6 +1,7 @@
 //! The progress of a running download, for those who wait for it.
 
 use super::{Pull, PullState, Pulls};
+use crate::models::DownloadStep;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use sluice::file::HashRecords;
@@ -55,10 +56,13 @@ impl Watch for Report<'_> {
         let is_due = self.reported.is_none_or(|at| at.elapsed() >= EVERY);
         if is_due || progress.done_bytes == progress.total_bytes {
             self.reported = Some(Instant::now());
-            self.pull.state.send_replace(PullState::Fetching {
+            let state = PullState::Fetching {
                 files: Arc::clone(&self.files),
                 done_bytes: progress.done_bytes,
-            });
+            };
+            let files = state.files();
+            self.pull.state.send_replace(state);
+            self.pulls.tell(self.name, DownloadStep::Progress(files));
         }
     }
 

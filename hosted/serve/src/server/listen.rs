@@ -209,7 +209,8 @@ impl Server {
         }
         let engine = EngineHandle::start(team, config.engine.clone(), config.log.clone())?;
         let log = config.log.clone();
-        let models = Models::new(engine, config.models.clone(), opened, log.clone())?;
+        let (options, lists) = (config.models.clone(), config.lists.clone());
+        let models = Models::new(engine, options, lists, opened, log.clone())?;
         if let Some(folder) = &config.http.slot_save_path {
             check_slots(folder, &log);
         }

@@ -3,6 +3,7 @@
 mod connection;
 mod connections;
 mod listen;
+mod loading;
 mod making;
 mod pending;
 mod reader;
@@ -10,7 +11,8 @@ mod routing;
 mod service;
 
 pub use listen::{ServeError, Server, ServerEnd, StopSignal, serve};
+pub use loading::Loading;
 pub use making::Making;
 pub use pending::Pending;
 pub use reader::{AnswerPart, AnswerParts, AnswerReader};
-pub use service::{Loading, Service};
+pub use service::Service;

@@ -1,6 +1,7 @@
 //! The server without connections, for requests from its own process.
 
 use super::listen::ServeError;
+use super::loading::Loading;
 use super::making::Making;
 use super::pending::Pending;
 use super::reader::AnswerReader;
@@ -19,8 +20,7 @@ use sluice::sequence::Choose;
 use sluice::{Limits, Model, Session, Team};
 use std::sync::Arc;
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::sync::{oneshot, watch};
-use tokio::time::timeout;
+use tokio::sync::oneshot;
 
 /// A server for requests from the same process. They run on its own threads.
 pub struct Service {
@@ -28,10 +28,6 @@ pub struct Service {
     /// `None` after it is dropped.
     runtime: Option<Runtime>,
 }
-
-/// The loading of the models named on the command line.
-#[derive(Debug)]
-pub struct Loading(watch::Receiver<Option<Result<(), String>>>, Handle);
 
 impl Service {
     /// Starts the engine. Models are not loaded yet. `setup` runs on a new thread, which becomes the engine's: it can
@@ -55,7 +51,8 @@ impl Service {
             let log = config.log.clone();
             let keys = Keys::new(config.http.keys.clone(), log.clone())?;
             let engine = EngineHandle::start(team, config.engine.clone(), log.clone())?;
-            let models = Models::new(engine, config.models.clone(), opened, log)?;
+            let (options, lists) = (config.models.clone(), config.lists.clone());
+            let models = Models::new(engine, options, lists, opened, log)?;
             Ok(Self {
                 app: Arc::new(App::new(Arc::new(models), keys, &config)),
                 runtime: Some(runtime),
@@ -67,19 +64,7 @@ impl Service {
     /// Loads the named models, which takes seconds. Does not wait.
     #[must_use]
     pub fn load(&self) -> Loading {
-        let (loaded, waiting) = watch::channel(None);
-        let models = Arc::clone(self.app.models());
-        let (adapters, known) = (Arc::clone(models.adapters()), Arc::clone(&models));
-        let runtime = self.handle();
-        let (looked, first_look) = oneshot::channel();
-        let is_model = move |name: &str| known.find(name).is_ok();
-        runtime.spawn(adapters.watch(0, is_model, looked));
-        runtime.spawn(Arc::clone(&models).watch_idle());
-        runtime.spawn(async move {
-            let _looked = first_look.await;
-            loaded.send_replace(Some(models.load_named().await));
-        });
-        Loading(waiting, runtime)
+        Loading::start(self.app.models(), self.handle())
     }
 
     /// The model called `name`, or the first one, if it is in memory.
@@ -256,25 +241,6 @@ impl Drop for Service {
     }
 }
 
-impl Loading {
-    /// Waits up to `patience`; `None` if the models are not loaded yet.
-    ///
-    /// # Errors
-    /// Why a model could not be loaded.
-    pub fn wait(&mut self, patience: Duration) -> Option<Result<(), ServeError>> {
-        let loaded = self.0.wait_for(Option::is_some);
-        let found = self
-            .1
-            .block_on(async { timeout(patience, loaded).await })
-            .ok()?;
-        let found = found.map_or_else(
-            |_| Err("the server is shutting down".to_owned()),
-            |found| found.clone().unwrap_or(Ok(())),
-        );
-        Some(found.map_err(ServeError::Model))
-    }
-}
-
 impl fmt::Debug for Service {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Service")
@@ -360,8 +326,8 @@ mod tests {
         let models = service.app.models();
         let loaded = || {
             let mut all = models.all();
-            all.find_map(|(name, _, state)| match state {
-                State::Loaded(loaded) if name == "a" => Some(loaded),
+            all.find_map(|model| match model.state {
+                State::Loaded(loaded) if model.name == "a" => Some(loaded),
                 _ => None,
             })
         };

@@ -353,7 +353,7 @@ pub(crate) fn collect(mut events: mpsc::Receiver<Vec<Event>>) -> Vec<Answer> {
     let all = core::iter::from_fn(|| events.blocking_recv());
     for event in all.flatten() {
         match event {
-            Event::Started { cached, slot } => (started, first_slot) = (cached, slot),
+            Event::Started { cached, slot, .. } => (started, first_slot) = (cached, slot),
             Event::Moved { .. }
             | Event::Progress { .. }
             | Event::ReadAgain { .. }

@@ -107,6 +107,7 @@ pub(crate) fn options() -> ServerConfig {
             patience: Duration::from_secs(20),
             ..HttpOptions::default()
         },
+        lists: None,
         log: Arc::new(|_: &str| {}),
     }
 }

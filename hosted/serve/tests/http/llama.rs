@@ -71,6 +71,65 @@ fn the_tokens_of_a_conversation_are_counted() {
 }
 
 #[test]
+fn settings_are_shown_in_as_few_digits_as_they_were_given() {
+    let server = Running::start(options());
+    completion(&server, &json!({}));
+    let params = server.get("/props").json()["default_generation_settings"]["params"].clone();
+    for (name, shown) in [
+        ("temperature", "0.8"),
+        ("top_p", "0.95"),
+        ("min_p", "0.05"),
+        ("mirostat_eta", "0.1"),
+    ] {
+        assert_eq!(params[name].to_string(), shown, "{params}");
+    }
+    let numbers = params
+        .as_object()
+        .unwrap()
+        .values()
+        .filter_map(Value::as_f64);
+    for number in numbers {
+        assert!(number.to_string().len() < 8, "{number}: {params}");
+    }
+    let more = json!({"temperature": 0.7, "dynatemp_range": 0.3, "logit_bias": [[7, 0.1]]});
+    let settings = completion(&server, &more)["generation_settings"].clone();
+    for (path, shown) in [
+        ("/temperature", "0.7"),
+        ("/dynatemp_range", "0.3"),
+        ("/logit_bias/0/bias", "0.1"),
+    ] {
+        assert_eq!(
+            settings.pointer(path).unwrap().to_string(),
+            shown,
+            "{settings}"
+        );
+    }
+    let info = server.post("/api/show", &json!({"model": "tale"})).json()["model_info"].clone();
+    let epsilon = &info["llama.attention.layer_norm_rms_epsilon"];
+    assert_eq!(epsilon.to_string(), "0.00001", "{info}");
+}
+
+#[test]
+fn the_timings_of_each_chunk_tell_waiting_from_reading() {
+    let server = Running::start(options());
+    // Long enough for the difference: the reader gets the first event with the step that read the prompt.
+    let prompt = "Once upon a time there was a sea. ".repeat(40);
+    let asked = json!({"prompt": prompt, "n_predict": 4, "stream": true, "timings_per_token": true, "temperature": 0});
+    let chunks = server.post("/completion", &asked).chunks();
+    let timings: Vec<_> = chunks.iter().map(|chunk| &chunk["timings"]).collect();
+    let (last, before) = timings.split_last().unwrap();
+    assert!(before.len() >= 3, "{chunks:?}");
+    for shown in before {
+        assert_eq!(shown["queued_ms"], last["queued_ms"], "{chunks:?}");
+        let (read, whole) = (
+            shown["prompt_ms"].as_f64().unwrap(),
+            last["prompt_ms"].as_f64().unwrap(),
+        );
+        assert!(read > 0.9 * whole, "{chunks:?}");
+    }
+}
+
+#[test]
 fn a_slot_lists_its_next_token() {
     let server = Running::start(options());
     completion(&server, &json!({}));

@@ -60,8 +60,6 @@ fn models_are_loaded_and_unloaded_by_requests() {
             .post(path, &json!({"model": 3}))
             .is_refused_for("model");
     }
-    assert_eq!(server.get("/models?reload=1").status, 501);
-    assert_eq!(server.post("/models", &named).status, 501);
 }
 
 #[test]
@@ -216,6 +214,7 @@ fn a_preset_has_its_own_options_and_defaults() {
         options: own,
         defaults,
         is_eager: true,
+        flags: String::new(),
     });
     let server = Running::start(options);
     until("not loaded", || status(&server, "other") == "loaded");
@@ -332,5 +331,34 @@ fn keys_need_a_right_to_load_and_unload_models() {
     let refused = post(&server, "may-not", "/api/generate", &unload);
     assert_eq!(refused.status, 403, "{}", refused.body);
     assert_eq!(post(&server, "may", "/models/unload", &named).status, 200);
-    assert_eq!(post(&server, "admin", "/models/load", &named).status, 200);
+    // It may still be in memory for a moment.
+    until("not loaded again", || {
+        post(&server, "admin", "/models/load", &named).status == 200
+    });
+}
+
+/// A request that ends says when its model is unloaded, and another one unloads it at the same moment: neither waits for
+/// what the other one holds.
+#[test]
+fn times_and_unloading_do_not_wait_for_each_other() {
+    let server = Running::start(router());
+    let ask = json!({"model": "tale", "prompt": "Once", "stream": false, "keep_alive": "1h", "raw": true,
+        "options": {"num_predict": 2}});
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while begun.elapsed() < Duration::from_secs(3) {
+                    let status = server.post("/api/generate", &ask).status;
+                    assert!([200, 503].contains(&status), "{status}");
+                }
+            });
+        }
+        scope.spawn(|| {
+            while begun.elapsed() < Duration::from_secs(3) {
+                server.post("/models/unload", &json!({"model": "tale"}));
+            }
+        });
+    });
+    assert_eq!(self::ask(&server, "tale"), 200);
 }

@@ -13,6 +13,7 @@ mod fields;
 mod inputs;
 mod keys;
 mod limits;
+mod lists;
 mod llama;
 mod loads;
 mod ollama;

@@ -2,7 +2,7 @@
 
 use crate::client::{Reply, Running, TALE, options, until};
 use crate::keys::{KeyFile, post};
-use crate::stand_in::StandIn;
+use crate::stand_in::{COMMIT, StandIn};
 use serde_json::{Value, json};
 use sluice_pull::{Cache, HubAccess};
 use sluice_serve::{NamedModel, PullOptions, ServerConfig};
@@ -10,14 +10,14 @@ use std::io::Read as _;
 use std::path::PathBuf;
 
 /// A hub with one model, and a cache that is removed.
-struct Place {
-    hub: StandIn,
+pub(crate) struct Place {
+    pub(crate) hub: StandIn,
     sha256: String,
-    cache: PathBuf,
+    pub(crate) cache: PathBuf,
 }
 
 impl Place {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let hub = StandIn::start();
         let sha256 = hub.add("tale-Q4_K_M.gguf", &std::fs::read(TALE).unwrap());
         let name = format!("sluice-pull-{name}-{}", std::process::id());
@@ -26,7 +26,7 @@ impl Place {
         Self { hub, sha256, cache }
     }
 
-    fn options(&self) -> ServerConfig {
+    pub(crate) fn options(&self) -> ServerConfig {
         let mut options = options();
         options.http.pull = PullOptions {
             allowed: true,
@@ -220,4 +220,73 @@ fn a_model_that_is_pulled_sleeps_when_it_is_idle() {
         let models = server.get("/v1/models").json();
         models["data"][0]["status"]["value"] == "sleeping"
     });
+}
+
+#[test]
+fn a_newer_revision_is_used_when_the_model_is_loaded_again() {
+    const NEWER: &str = "89abcdef0123456789abcdef0123456789abcdef";
+    let place = Place::new("newer");
+    let server = Running::start(place.options());
+    let pull = json!({"model": "hf.co/u/m", "stream": false});
+    let path = || {
+        assert_eq!(
+            server
+                .post(
+                    "/api/generate",
+                    &json!({"model": "u/m:Q4_K_M", "stream": false})
+                )
+                .status,
+            200
+        );
+        server.get("/props?model=u/m:Q4_K_M").json()["model_path"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    assert_eq!(server.post("/api/pull", &pull).status, 200);
+    let old = path();
+    assert!(old.contains(COMMIT), "{old}");
+    // The same revision again: nothing changes, and the model stays in memory.
+    assert_eq!(server.post("/api/pull", &pull).status, 200);
+    let status = || {
+        let models = server.get("/v1/models").json();
+        let mut all = models["data"].as_array().unwrap().iter();
+        let model = all.find(|model| model["id"] == "u/m:Q4_K_M").unwrap();
+        model["status"]["value"].as_str().unwrap().to_owned()
+    };
+    assert_eq!((path(), status()), (old.clone(), "loaded".to_owned()));
+    let other = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/fixtures/models/qwen35.gguf"
+    );
+    place
+        .hub
+        .move_on(NEWER, "tale-Q4_K_M.gguf", &std::fs::read(other).unwrap());
+    // A name of the list means the same file.
+    let pull = json!({"model": "u/m:Q4_K_M"});
+    let lines = lines(&server.post("/api/pull", &pull));
+    assert_eq!(lines.last().unwrap()["status"], "success", "{lines:?}");
+    until("the old one stays in memory", || status() == "unloaded");
+    let new = path();
+    assert_eq!(new, old.replace(COMMIT, NEWER));
+    let models = server.get("/v1/models").json();
+    assert_eq!(models["data"].as_array().unwrap().len(), 3, "{models}");
+    // A client that may not download gets what is there.
+    let keys = KeyFile::new("newer", &[("plain", "")]);
+    let mut options = place.options();
+    options.http.pull.allowed = false;
+    options.http.keys = keys.options().http.keys;
+    options.models.offered = Cache::at(&place.cache)
+        .pulled()
+        .into_iter()
+        .map(|model| NamedModel {
+            alias: Some(model.name),
+            path: model.path,
+        })
+        .collect();
+    drop(server);
+    let server = Running::start(options);
+    let n_bytes = place.hub.bytes_sent();
+    assert_eq!(post(&server, "plain", "/api/pull", &pull).status, 200);
+    assert_eq!(place.hub.bytes_sent(), n_bytes);
 }

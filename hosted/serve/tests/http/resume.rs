@@ -1,9 +1,11 @@
 //! Streams that broke are taken up again.
 
 use crate::client::{Reply, Running, options, receive, until};
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader};
+use std::sync::Arc;
 
 /// An event of a stream: its id, if it has one, and its data.
 type Event = (Option<String>, String);
@@ -156,6 +158,7 @@ fn a_stream_goes_on_where_it_broke_and_its_place_is_free_at_once() {
             let before = (continued(), repeated());
             let n_tokens = || tokens_read(&server);
             let n_read = n_tokens();
+            let n_steps = metric(&server, STEPS);
             let first = resume(&server, path, &ask, &id);
             assert_eq!(first.status, 200, "{}", first.body);
             let rest = timeless(&events_of(&first.body));
@@ -167,6 +170,13 @@ fn a_stream_goes_on_where_it_broke_and_its_place_is_free_at_once() {
                 (continued(), repeated()),
                 expected,
                 "{path} after {n} events"
+            );
+            let n_steps = metric(&server, STEPS) - n_steps;
+            let went_on = is_continued && n_tokens() > n_read;
+            let expected = if went_on { 1..=2 } else { 0..=0 };
+            assert!(
+                expected.contains(&n_steps),
+                "{path} after {n} events: {n_steps} steps"
             );
             n_unfinished += u64::from(n_tokens() > n_read);
             // It broke once more, at its very end.
@@ -187,6 +197,45 @@ fn a_stream_goes_on_where_it_broke_and_its_place_is_free_at_once() {
         );
     }
 }
+
+#[test]
+fn a_stream_goes_on_within_two_steps_while_others_write() {
+    let server = Arc::new(Running::start(options()));
+    let is_over = Arc::new(AtomicBool::new(false));
+    let others = (0..2).map(|seed| {
+        let (server, is_over) = (Arc::clone(&server), Arc::clone(&is_over));
+        let ask = json!({"prompt": "Twice", "n_predict": 200, "seed": seed, "ignore_eos": true});
+        std::thread::spawn(move || {
+            while !is_over.load(Ordering::Relaxed) {
+                assert_eq!(server.post("/completion", &ask).status, 200);
+            }
+        })
+    });
+    let others: Vec<_> = others.collect();
+    let ask = json!({"prompt": "Once", "n_predict": 300, "stream": true, "ignore_eos": true});
+    for n in [2, 9, 20, 40, 60, 80] {
+        let id = broken(&server, "/completion", &ask, n);
+        until("it is not kept", || metric(&server, "streams_kept") >= 1);
+        let (before, n_continued) = (
+            metric(&server, STEPS),
+            metric(&server, "streams_continued_total"),
+        );
+        assert_eq!(resume(&server, "/completion", &ask, &id).status, 200);
+        assert_eq!(metric(&server, "streams_continued_total"), n_continued + 1);
+        let n_steps = metric(&server, STEPS) - before;
+        assert!(
+            (1..=2).contains(&n_steps),
+            "after {n} events: {n_steps} steps"
+        );
+    }
+    is_over.store(true, Ordering::Relaxed);
+    for other in others {
+        other.join().unwrap();
+    }
+}
+
+/// Steps from when the engine was given streams to their first new tokens.
+const STEPS: &str = "streams_continued_steps_total";
 
 /// The tokens that the server has generated.
 fn tokens_read(server: &Running) -> u64 {

@@ -30,7 +30,7 @@ mod tests;
 pub use breakers::DrySequenceBreakers;
 pub use error::SamplingError;
 pub use guide::Helper;
-pub use parameters::{PARAMETERS, Parameter, Place, Setting, random_seed};
+pub use parameters::{PARAMETERS, Parameter, Place, Setting, decimal, random_seed};
 pub use settings::SamplingSettings;
 
 use crate::assistant::{Dialect, Triggers};

@@ -156,6 +156,13 @@ const MIROSTAT: Parameter = Parameter {
     }),
 };
 
+/// A number for texts such as JSON: of those that round to `x`, the one with the fewest digits. 0.8, where `f64::from` gives
+/// 0.800000011920929.
+#[must_use]
+pub fn decimal(x: f32) -> f64 {
+    x.to_string().parse().unwrap_or_else(|_| f64::from(x))
+}
+
 /// A random seed, for requests that do not set one.
 #[must_use]
 pub fn random_seed() -> u64 {
@@ -167,6 +174,25 @@ pub fn random_seed() -> u64 {
 mod tests {
     use super::*;
     use sluice_core::sampler::{SampleError, SamplerChain};
+
+    #[test]
+    fn a_number_is_shown_in_as_few_digits_as_it_has() {
+        for (x, shown) in [
+            (0.8, "0.8"),
+            (1e-6, "0.000001"),
+            (-3.5, "-3.5"),
+            (f32::MAX, "340282350000000000000000000000000000000"),
+        ] {
+            assert_eq!(decimal(x).to_string(), shown);
+        }
+        assert!(decimal(f32::NAN).is_nan() && decimal(f32::NEG_INFINITY) == f64::NEG_INFINITY);
+        for bits in (0..=u32::MAX).step_by(104_729) {
+            let x = f32::from_bits(bits);
+            #[expect(clippy::cast_possible_truncation, reason = "that is the question")]
+            let back = decimal(x) as f32;
+            assert!(back.to_bits() == bits || x.is_nan(), "{x}");
+        }
+    }
 
     #[test]
     fn a_parameter_sets_one_number_and_names_it() {

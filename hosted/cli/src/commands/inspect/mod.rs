@@ -18,6 +18,7 @@ use sluice::core::tokenizer::Tokenizer;
 use sluice::file::{LoadMode, ModelFile};
 use sluice::host::interrupt;
 use sluice_make::uth;
+use sluice_text::sampling::decimal;
 use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -111,7 +112,7 @@ fn json_value(value: Value<'_>) -> serde_json::Value {
         Value::I32(n) => n.into(),
         Value::U64(n) => n.into(),
         Value::I64(n) => n.into(),
-        Value::F32(x) => x.into(),
+        Value::F32(x) => decimal(x).into(),
         Value::F64(x) => x.into(),
         Value::Bool(b) => b.into(),
         Value::String(bytes) => String::from_utf8_lossy(bytes).into(),

@@ -6,7 +6,9 @@ use crate::outcome::UsageError;
 use anyhow::{Context as _, anyhow, bail};
 use core::hash::{BuildHasher as _, Hasher as _};
 use core::time::Duration;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{
+    Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal,
+};
 use serde_json::Value;
 use std::ffi::OsString;
 use std::fs::File;
@@ -136,6 +138,7 @@ impl Started {
             Some(key) => command.env("LLAMA_API_KEY", key),
             None => command.env_remove("LLAMA_API_KEY"),
         };
+        end_with_this_program(&mut command);
         let child = command.spawn().context("the server cannot be started")?;
         let url = format!("http://127.0.0.1:{port}");
         Ok(Self { child, url, log })
@@ -187,6 +190,21 @@ impl Drop for Started {
         }
         let _removed = std::fs::remove_file(&self.log);
     }
+}
+
+/// Has a child end when this thread does, also where nothing of this program runs any more: after SIGKILL, or out of memory.
+fn end_with_this_program(command: &mut Command) {
+    let own = getpid();
+    let ask = move || {
+        set_parent_process_death_signal(Some(Signal::TERM))?;
+        // This program may have ended before that.
+        match getppid() == Some(own) {
+            true => Ok(()),
+            false => Err(std::io::ErrorKind::BrokenPipe.into()),
+        }
+    };
+    // SAFETY: between fork and exec it makes two system calls, and neither allocates nor locks.
+    let _command = unsafe { command.pre_exec(ask) };
 }
 
 /// A name that other programs do not guess.

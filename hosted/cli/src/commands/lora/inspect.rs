@@ -10,6 +10,7 @@ use serde_json::json;
 use sluice::adapter::{AdapterFile, AdapterFormat, AdapterLoadError, Factors};
 use sluice_hf::adapter::{read, read_as_named};
 use sluice_make::lora::Matrices;
+use sluice_text::sampling::decimal;
 use std::path::PathBuf;
 
 pub(super) const EXAMPLES: &str = "\
@@ -59,7 +60,7 @@ fn object(file: &AdapterFile, format: AdapterFormat) -> serde_json::Value {
             "rank": own.rank,
             "rows": own.n_rows(),
             "columns": own.n_cols(),
-            "scale": own.scale,
+            "scale": decimal(own.scale),
         })
     };
     json!({

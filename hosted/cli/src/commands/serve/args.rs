@@ -73,9 +73,10 @@ pub(crate) struct ServeArgs {
     /// Listen on Ollama's port, which its clients use unless OLLAMA_HOST says otherwise: --port 11434
     #[arg(long, conflicts_with = "port")]
     pub(super) ollama: bool,
-    /// Let every client download models of Hugging Face (Ollama's /api/pull)
+    /// Let every client download models of Hugging Face
     ///
-    /// Without it, only keys of --keys that have this right may.
+    /// By Ollama's /api/pull and by POST /models; DELETE /models removes what clients have downloaded. Without it, only
+    /// keys of --keys that have this right may.
     #[arg(long)]
     pub(super) allow_pull: bool,
     /// Set how much clients may download while the server runs, in GiB

@@ -16,7 +16,7 @@ use crate::ui::input;
 use crate::ui::output::{note, tell};
 use anyhow::{Context as _, anyhow};
 use core::time::Duration;
-use models::models;
+use models::{again, models};
 use serde_json::Map;
 use sluice::Team;
 use sluice::core::team::StopFlag;
@@ -52,7 +52,7 @@ Examples:
 The routes of OpenAI, llama-server, Anthropic and Ollama are served; docs/serve.md and docs/dialects.md list them.
 Ctrl-C and SIGTERM let answers end (--drain); a second one ends at once.";
 
-pub(super) fn serve(args: &ServeArgs) -> anyhow::Result<Ending> {
+pub(super) fn serve(args: &Arc<ServeArgs>) -> anyhow::Result<Ending> {
     // Until the server installs its own handlers.
     let stop = interrupt::install().context("cannot handle Ctrl-C")?;
     let Setup { config, team, copy } = match Setup::new(args, stop) {
@@ -79,7 +79,7 @@ struct Setup {
 }
 
 impl Setup {
-    fn new(args: &ServeArgs, stop: &StopFlag) -> anyhow::Result<Self> {
+    fn new(args: &Arc<ServeArgs>, stop: &StopFlag) -> anyhow::Result<Self> {
         let table =
             isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
         let cores = args.engine.placement.cores(args.engine.locks());
@@ -95,6 +95,7 @@ impl Setup {
                 .iter()
                 .map(|host| Listen::new(host.trim(), port))
                 .collect(),
+            lists: Some(again(Arc::clone(args), &models, table)),
             models,
             engine: scheduling(args),
             defaults: defaults(args)?,

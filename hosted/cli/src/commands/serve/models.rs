@@ -2,13 +2,16 @@
 
 use super::args::ServeArgs;
 use super::each::{named, of_a_model};
-use super::presets::{Presets, presets};
+use super::presets::{Presets, Reading, presets};
 use crate::outcome::UsageError;
 use crate::ui::output::note;
 use core::time::Duration;
 use sluice::core::kernels::KernelTable;
 use sluice_pull::{Cache, CachedModel};
-use sluice_serve::{ModelsOptions, NamedModel};
+use sluice_serve::{
+    AdaptersOptions, ModelLists, ModelPreset, ModelsOptions, NamedModel, ReadLists,
+};
+use std::sync::Arc;
 
 /// The models of the flags. Without any, those of the cache, as llama-server offers them.
 pub(super) fn models(
@@ -26,19 +29,11 @@ pub(super) fn models(
         let first = first.ok_or_else(|| UsageError(message.to_owned()))?;
         first.alias = Some(alias.clone());
     }
-    let has_none = named.is_empty() && args.models_dir.is_none();
-    // What clients have pulled is there again; the rest of the cache is the operator's.
-    let may_pull = args.allow_pull || args.keys.is_some();
-    let mut offered = match has_none {
-        true => cached(Cache::models),
-        false if may_pull => cached(Cache::pulled),
-        false => Vec::new(),
-    };
-    let adapters = args.adapters.options()?;
-    let Presets {
-        models: presets,
+    let Lists {
+        presets,
+        offered,
         adapters,
-    } = presets(args, &mut offered, adapters, table)?;
+    } = lists(args, named.is_empty(), table, Reading::AtStart)?;
     if named.is_empty() && args.models_dir.is_none() && presets.is_empty() {
         note(format_args!("{}", without_model(offered.len())));
     }
@@ -53,6 +48,57 @@ pub(super) fn models(
         turn: Duration::from_secs(args.model_turn),
         adapters,
         ..of_a_model(args, table)?
+    })
+}
+
+/// Which models there are in addition to the named ones, with the server's adapters.
+struct Lists {
+    presets: Vec<ModelPreset>,
+    offered: Vec<NamedModel>,
+    adapters: AdaptersOptions,
+}
+
+fn lists(
+    args: &ServeArgs,
+    is_router: bool,
+    table: &'static KernelTable,
+    reading: Reading,
+) -> anyhow::Result<Lists> {
+    // What clients have pulled is there again; the rest of the cache is the operator's.
+    let may_pull = args.allow_pull || args.keys.is_some();
+    let mut offered = match is_router && args.models_dir.is_none() {
+        true => cached(Cache::models),
+        false if may_pull => cached(Cache::pulled),
+        false => Vec::new(),
+    };
+    let adapters = args.adapters.options()?;
+    let Presets { models, adapters } = presets(args, &mut offered, adapters, table, reading)?;
+    Ok(Lists {
+        presets: models,
+        offered,
+        adapters,
+    })
+}
+
+/// Reads the lists again for a server with `options`.
+pub(super) fn again(
+    args: Arc<ServeArgs>,
+    options: &ModelsOptions,
+    table: &'static KernelTable,
+) -> ReadLists {
+    let is_router = options.named.is_empty();
+    let adapters = format!("{:?}", options.adapters.named);
+    Arc::new(move || {
+        let read = lists(&args, is_router, table, Reading::Again);
+        let read = read.map_err(|error| format!("{error:#}"))?;
+        if format!("{:?}", read.adapters.named) != adapters {
+            let why = "adapters of --models-preset are read at the start: start the server again to change them";
+            return Err(why.to_owned());
+        }
+        Ok(ModelLists {
+            presets: read.presets,
+            offered: read.offered,
+        })
     })
 }
 

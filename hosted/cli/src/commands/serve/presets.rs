@@ -14,8 +14,9 @@ use clap::{Arg, ArgMatches};
 use core::time::Duration;
 use sluice::core::kernels::{KernelTable, words};
 use sluice::draft::DraftKind;
+use sluice_pull::PullRequest;
 use sluice_serve::{AdaptersOptions, ModelPreset, ModelsOptions, NamedModel, models_of};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 /// The models of the file, and the server's adapters with theirs.
@@ -24,13 +25,27 @@ pub(super) struct Presets {
     pub(super) adapters: AdaptersOptions,
 }
 
+/// When the file is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reading {
+    AtStart,
+    /// While the server runs: nothing is downloaded.
+    Again,
+}
+
 /// The models of `--models-preset`. Those of them that are in `offered` leave it.
 pub(super) fn presets(
     args: &ServeArgs,
     offered: &mut Vec<NamedModel>,
     mut adapters: AdaptersOptions,
     table: &'static KernelTable,
+    reading: Reading,
 ) -> anyhow::Result<Presets> {
+    let mut given = args.given.clone();
+    let offline = OsString::from("--offline");
+    if reading == Reading::Again && !given.contains(&offline) {
+        given.push(offline);
+    }
     let mut models = Vec::new();
     if let Some(path) = &args.models_preset {
         let text = input::text("file", path).context("--models-preset")?;
@@ -41,7 +56,7 @@ pub(super) fn presets(
         }
         let file = PresetFile {
             path,
-            given: &args.given,
+            given: &given,
             known: &known,
             table,
         };
@@ -68,6 +83,8 @@ struct Extra {
     is_eager: bool,
     stop_after: Duration,
     hides_cached: bool,
+    /// A model of the hub that drafts.
+    draft: Option<PullRequest>,
 }
 
 /// What sections ask for.
@@ -98,9 +115,14 @@ impl PresetFile<'_> {
         for section in all.iter().filter(|one| !matches!(&*one.name, "" | "*")) {
             let SectionWords { extra, args } = self.words(section, shared.clone())?;
             let preset = self.preset(section, &extra, args, adapters)?;
-            let path = &preset.options.named[0].path;
+            let draft = preset.options.speculation.as_ref();
+            let draft = draft
+                .and_then(|setup| setup.draft.as_ref())
+                .map(|draft| &draft.path);
+            let paths = [Some(&preset.options.named[0].path), draft];
             let is_hidden = |model: &NamedModel| {
-                is_named(model, &section.name) || extra.hides_cached && model.path == *path
+                let is_used = extra.hides_cached && paths.contains(&Some(&model.path));
+                is_named(model, &section.name) || is_used
             };
             offered.retain(|model| !is_hidden(model));
             found.push(preset);
@@ -199,11 +221,18 @@ impl PresetFile<'_> {
         &self,
         section: &Section,
         extra: &Extra,
-        args: Vec<OsString>,
+        mut args: Vec<OsString>,
         adapters: &mut AdaptersOptions,
     ) -> anyhow::Result<ModelPreset> {
         let name = section.name.clone();
         let wrong = |why: &str| self.wrong(section.line, &format!("[{name}]: {why}"));
+        if let Some(request) = &extra.draft {
+            let (own, ..) = self.parsed(args.clone()).map_err(|why| wrong(&why))?;
+            let path = own.hub.fetch(request);
+            let path = path.with_context(|| wrong("spec-draft-hf: not available").to_string())?;
+            args.push([OsStr::new("--spec-draft-model="), path.as_os_str()].join(OsStr::new("")));
+        }
+        let flags = format!("{extra:?} {args:?}");
         let (args, options, defaults) = self.parsed(args).map_err(|why| wrong(&why))?;
         let repo = args
             .hub
@@ -234,7 +263,10 @@ impl PresetFile<'_> {
         }
         *adapters = core::mem::take(adapters).with_room(false, args.adapters.rank_max());
         // As the cache writes it.
-        let mut known = self.known.iter().filter(|model| is_named(model, &name));
+        let is_it = |model: &&NamedModel| {
+            is_named(model, &name) || extra.hides_cached && model.path == path
+        };
+        let mut known = self.known.iter().filter(is_it);
         let known = known.find_map(|model| model.alias.clone().filter(|alias| *alias != name));
         let others = args.alias.clone().into_iter().chain(known);
         let others = others.map(|alias| format!(",{alias}"));
@@ -249,6 +281,7 @@ impl PresetFile<'_> {
             },
             defaults,
             is_eager: extra.is_eager,
+            flags,
         })
     }
 
@@ -269,6 +302,10 @@ impl Extra {
         match &*entry.key {
             "load-on-startup" => self.is_eager = setting::truth(&entry.value)?,
             "dedup-cache-models" => self.hides_cached = setting::truth(&entry.value)?,
+            "spec-draft-hf" | "hf-repo-draft" | "hfd" | "hfrd" | "LLAMA_ARG_SPEC_DRAFT_HF_REPO" => {
+                let request = PullRequest::parse(&entry.value);
+                self.draft = Some(request.map_err(|error| error.to_string())?);
+            }
             "stop-timeout" => {
                 let seconds = entry.value.parse().ok().filter(|&s: &u64| s <= 86_400);
                 let seconds = seconds.ok_or("expected a number of seconds, up to 86400")?;
@@ -286,6 +323,7 @@ impl Default for Extra {
             is_eager: false,
             stop_after: ModelsOptions::default().stop_after,
             hides_cached: false,
+            draft: None,
         }
     }
 }

@@ -8,9 +8,11 @@ use std::time::UNIX_EPOCH;
 
 /// All models, on one page.
 pub(super) fn list(models: &[ModelInfo<'_>]) -> Value {
-    let id = |model: Option<&ModelInfo<'_>>| model.map(|model| model.name.to_owned());
+    let there = models.iter().filter(|model| !model.is_downloading());
+    let models: Vec<_> = there.collect();
+    let id = |model: Option<&&ModelInfo<'_>>| model.map(|model| model.name.to_owned());
     json!({
-        "data": models.iter().map(shown).collect::<Vec<_>>(),
+        "data": models.iter().map(|model| shown(model)).collect::<Vec<_>>(),
         "first_id": id(models.first()),
         "last_id": id(models.last()),
         "has_more": false,

@@ -13,7 +13,7 @@ use super::query;
 use super::seam::{Action, Dialect, ErrorOf, Framing, Route, delete, get, post};
 use super::stream::server_sent;
 use crate::api::{ApiError, FieldName};
-use crate::http::{Request, Response};
+use crate::http::Response;
 use serde_json::Value;
 
 /// llama-server's routes.
@@ -53,10 +53,10 @@ const ROUTES: &[Route] = &[
     post("/chat/completions/input_tokens", COUNT),
     post("/v1/chat/completions/input_tokens", COUNT),
     get("/props", PROPS),
-    post("/props", ABSENT),
-    post("/models", ABSENT),
-    post("/v1/models", ABSENT),
-    delete("/models", ABSENT),
+    post("/props", SET_PROPS),
+    post("/models", DOWNLOAD),
+    post("/v1/models", DOWNLOAD),
+    delete("/models", DELETE),
     post("/models/load", LOAD),
     post("/models/unload", UNLOAD),
     get("/models/sse", CHANGES),
@@ -83,14 +83,12 @@ const SET_ADAPTERS: Action = Action::Other(|context, body| Box::pin(lora::set(co
 const LOAD: Action = Action::Other(|context, body| Box::pin(models::load(context, body)));
 const UNLOAD: Action = Action::Other(|context, body| Box::pin(models::unload(context, body)));
 const CHANGES: Action = Action::Other(|context, _| Box::pin(models::changes(context)));
-const ABSENT: Action = Action::Other(|_, request| Box::pin(absent(request)));
+const DOWNLOAD: Action = Action::Other(|context, body| Box::pin(models::download(context, body)));
+const DELETE: Action = Action::Other(|context, request| Box::pin(models::delete(context, request)));
+const SET_PROPS: Action = Action::Other(|_, _| Box::pin(set_props()));
 
-/// Routes of llama-server that are not supported.
-async fn absent(request: Request) -> Result<Response, ApiError> {
-    let path = request.uri().path();
-    let why = match path {
-        "/props" => "set properties on the command line",
-        _ => "models are downloaded by `sluice pull`, and deleted with their files",
-    };
-    Err(ApiError::unsupported(format!("{path}: {why}")))
+/// `POST /props`, which is not supported.
+async fn set_props() -> Result<Response, ApiError> {
+    let what = "/props: set properties on the command line";
+    Err(ApiError::unsupported(what))
 }

@@ -107,6 +107,11 @@ fn format_streams(figures: StreamFigures) -> String {
             "Number of streams that broke and were computed again.",
             figures.n_repeated,
         ),
+        (
+            "streams_continued_steps_total",
+            "Number of steps from when the engine was given a broken stream to its first new token, of all that went on.",
+            figures.n_steps,
+        ),
     ];
     let gauges = [
         (

@@ -32,11 +32,12 @@ pub(super) async fn running(context: Context) -> Result<Response, ApiError> {
     let models = context.app.models();
     let in_memory: Vec<_> = models
         .all()
-        .filter_map(|(name, others, state)| {
-            let names = others.iter().map(String::as_str).chain([name]);
-            let is_visible = context.key.may_use(names);
-            match state {
-                State::Loaded(loaded) if is_visible => Some((name.to_owned(), loaded.n_ctx())),
+        .filter_map(|model| {
+            let is_visible = context.key.may_use(model.names());
+            match model.state {
+                State::Loaded(loaded) if is_visible => {
+                    Some((model.name.to_owned(), loaded.n_ctx()))
+                }
                 _ => None,
             }
         })
@@ -63,11 +64,8 @@ pub(super) async fn running(context: Context) -> Result<Response, ApiError> {
 /// The names of the models that the key may use.
 fn visible(context: &Context) -> Vec<String> {
     let all = context.app.models().all();
-    let visible = all.filter(|(name, others, _)| {
-        let names = others.iter().map(String::as_str).chain([*name]);
-        context.key.may_use(names)
-    });
-    visible.map(|(name, ..)| name.to_owned()).collect()
+    let visible = all.filter(|model| context.key.may_use(model.names()));
+    visible.map(|model| model.name.to_owned()).collect()
 }
 
 /// The model called `name`, whose file is `base`'s. A file that cannot be read is listed without details.

@@ -3,18 +3,18 @@
 use super::super::drive::body;
 use super::super::error::json_reply;
 use super::super::fields::Fields;
+use super::super::hub::hub_name;
 use super::super::stream::line;
 use super::{LINES, error_value};
-use crate::answer::{App, Context};
-use crate::api::{ApiError, LATEST};
+use crate::answer::Context;
+use crate::api::ApiError;
 use crate::http::{Request, Response, Source, Step, Stream};
-use crate::pulls::{PullState, PullWatch};
+use crate::pulls::{PullState, PullWatch, parts};
 use core::pin::Pin;
 use core::task::{Context as Waiting, Poll};
 use core::time::Duration;
 use serde_json::{Value, json};
-use sluice_pull::{PullRequest, WantedFile};
-use std::sync::Arc;
+use sluice_pull::WantedFile;
 
 type Result<T> = core::result::Result<T, ApiError>;
 
@@ -31,48 +31,37 @@ pub(super) async fn pull(mut context: Context, request: Request) -> Result<Respo
         return Err(ApiError::field("model", "is missing"));
     }
     let models = context.app.models();
-    if models.find(asked).is_ok() || models.adapters().find(asked).is_some() {
+    let found = models.find(asked);
+    if found.is_ok() || models.adapters().find(asked).is_some() {
         context.check_allowed(Some(asked), &[])?;
-        return Ok(there(streams));
+        // The hub may have a newer revision of what it has.
+        let is_newest = |&index: &usize| !(context.may_pull() && models.is_cached(index));
+        if found.as_ref().map_or(true, is_newest) {
+            return Ok(there(streams));
+        }
     }
-    let pulls = context.app.pulls();
-    if !pulls.are_allowed() && !context.key.may_pull() {
-        return Err(ApiError::forbidden(
-            "models are not downloaded: start the server with --allow-pull, or give the key `pull = true` in the file \
-             of --keys",
-        ));
-    }
-    let name = name_of(asked)?;
-    context.check_name(&name)?;
-    let parsed = PullRequest::parse(&name);
-    let parsed = parsed.map_err(|error| ApiError::field("model", error.to_string()))?;
-    models.check_room()?;
-    let watch = pulls.begin(&name, parsed)?;
-    let lines = Lines::new(watch, Arc::clone(&context.app));
+    let name = match (hub_name(asked), found) {
+        (Some(name), _) => name,
+        (None, Ok(index)) => format!("hf.co/{}", models.name_of(index)),
+        (None, Err(_)) => {
+            context.check_pull()?;
+            return Err(not_of_hub(asked));
+        }
+    };
+    let watch = context.pull(&name)?;
+    let lines = Lines::new(watch);
     if streams {
         return Ok(Stream::reply(lines, LINES, Duration::ZERO));
     }
     lines.whole().await.map(|()| json_reply(&success()))
 }
 
-/// The name under which a model is downloaded and offered: `hf.co/ORG/REPO[:QUANT]`.
-fn name_of(asked: &str) -> Result<String> {
-    let bare = asked
-        .strip_prefix("https://")
-        .or_else(|| asked.strip_prefix("http://"))
-        .unwrap_or(asked);
-    let hosts = ["hf.co/", "huggingface.co/", "www.huggingface.co/"];
-    let repo = hosts.iter().find_map(|host| bare.strip_prefix(host));
-    let repo = repo.ok_or_else(|| {
-        let shown: String = asked.chars().take(200).collect();
-        let what = format!(
-            "{shown:?} is not a model of Hugging Face: only those are downloaded, named hf.co/ORG/REPO[:QUANT]"
-        );
-        ApiError::field("model", what)
-    })?;
-    let repo = repo.trim_end_matches('/');
-    let repo = repo.strip_suffix(LATEST).unwrap_or(repo);
-    Ok(format!("hf.co/{repo}"))
+fn not_of_hub(asked: &str) -> ApiError {
+    let shown: String = asked.chars().take(200).collect();
+    let what = format!(
+        "{shown:?} is not a model of Hugging Face: only those are downloaded, named hf.co/ORG/REPO[:QUANT]"
+    );
+    ApiError::field("model", what)
 }
 
 /// The reply for a model that the server has.
@@ -93,7 +82,6 @@ fn success() -> Value {
 struct Lines {
     /// The next state, and the watch that it is of.
     next: Next,
-    app: Arc<App>,
     /// Bytes of each file that were reported.
     reported: Vec<u64>,
 }
@@ -101,10 +89,9 @@ struct Lines {
 type Next = Pin<Box<dyn Future<Output = (PullState, PullWatch)> + Send>>;
 
 impl Lines {
-    fn new(watch: PullWatch, app: Arc<App>) -> Self {
+    fn new(watch: PullWatch) -> Self {
         Self {
             next: Box::pin(state(watch)),
-            app,
             reported: Vec::new(),
         }
     }
@@ -114,18 +101,10 @@ impl Lines {
         loop {
             let (state, watch) = (&mut self.next).await;
             match state {
-                PullState::Done(_) => return self.offer(&state),
+                PullState::Done => return Ok(()),
                 PullState::Failed(error) => return Err(error),
                 _ => self.next = Box::pin(change(watch)),
             }
-        }
-    }
-
-    /// Offers what was downloaded.
-    fn offer(&self, state: &PullState) -> Result<()> {
-        match state {
-            PullState::Done(model) => self.app.models().add(&model.name, &model.path),
-            _ => Ok(()),
         }
     }
 
@@ -138,16 +117,11 @@ impl Lines {
                 line(text, &error_value(error));
                 return true;
             }
-            PullState::Done(_) => {
-                match self.offer(state) {
-                    Ok(()) => {
-                        // Each file was checked when its last byte had arrived.
-                        line(text, &json!({"status": "verifying sha256 digest"}));
-                        line(text, &json!({"status": "writing manifest"}));
-                        line(text, &success());
-                    }
-                    Err(error) => line(text, &error_value(&error)),
-                }
+            PullState::Done => {
+                // Each file was checked when its last byte had arrived.
+                line(text, &json!({"status": "verifying sha256 digest"}));
+                line(text, &json!({"status": "writing manifest"}));
+                line(text, &success());
                 return true;
             }
         }
@@ -157,10 +131,8 @@ impl Lines {
     /// Writes how much of each file is there, where that is more than before.
     fn progress(&mut self, files: &[WantedFile], done_bytes: u64, text: &mut String) {
         self.reported.resize(files.len(), 0);
-        let mut left = done_bytes;
-        for (file, reported) in files.iter().zip(&mut self.reported) {
-            let completed = left.min(file.len_bytes);
-            left -= completed;
+        let parts = parts(files, done_bytes);
+        for ((file, completed), reported) in parts.zip(&mut self.reported) {
             if completed > *reported {
                 *reported = completed;
                 line(text, &progress(file, completed));
@@ -209,22 +181,6 @@ impl Source for Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_are_those_of_hugging_face() {
-        for (asked, name) in [
-            ("hf.co/u/m", "hf.co/u/m"),
-            ("hf.co/u/m:latest", "hf.co/u/m"),
-            ("huggingface.co/u/m:Q4_0", "hf.co/u/m:Q4_0"),
-            ("https://hf.co/u/m/", "hf.co/u/m"),
-        ] {
-            assert_eq!(name_of(asked).unwrap(), name);
-        }
-        for asked in ["llama3.2", "library/llama3.2:1b", "registry.ollama.ai/u/m"] {
-            let error = name_of(asked).unwrap_err();
-            assert_eq!(error.field.as_deref(), Some("model"));
-        }
-    }
 
     #[test]
     fn files_are_layers() {

@@ -14,6 +14,7 @@ use hyper::header;
 use serde_json::{Map, Value, json};
 use sluice::model::ModelSource;
 use sluice_core::gguf::{self, Gguf};
+use sluice_text::sampling::decimal;
 
 /// A model, or the model of an adapter.
 pub(super) async fn show(mut context: Context, request: Request) -> Result<Response, ApiError> {
@@ -96,7 +97,7 @@ fn shown_value(value: gguf::Value<'_>, verbose: bool) -> Value {
         V::U64(n) => n.into(),
         V::I64(n) => n.into(),
         // Null is not a number either, and clients expect one.
-        V::F32(x) => json!(if x.is_finite() { x } else { 0.0 }),
+        V::F32(x) => json!(decimal(if x.is_finite() { x } else { 0.0 })),
         V::F64(x) => json!(if x.is_finite() { x } else { 0.0 }),
         V::Bool(is) => is.into(),
         V::String(bytes) => String::from_utf8_lossy(bytes).into(),
@@ -123,7 +124,8 @@ fn parameters(defaults: &Defaults, n_ctx: usize, is_modelfile: bool) -> String {
     let mut text = String::new();
     for name in SETTINGS {
         let value = match &settings[name] {
-            Value::Number(x) if x.is_f64() => shortest(x.as_f64().unwrap_or(0.0)),
+            // Without ".0".
+            Value::Number(x) if x.is_f64() => x.as_f64().unwrap_or(0.0).to_string(),
             value => value.to_string(),
         };
         // Writing to a string cannot fail.
@@ -134,13 +136,6 @@ fn parameters(defaults: &Defaults, n_ctx: usize, is_modelfile: bool) -> String {
     }
     text.truncate(text.trim_end().len());
     text
-}
-
-/// A number that was rounded to f32, in as few digits.
-fn shortest(x: f64) -> String {
-    #[expect(clippy::cast_possible_truncation, reason = "it was an f32")]
-    let x = x as f32;
-    x.to_string()
 }
 
 /// What Ollama would build the model from.

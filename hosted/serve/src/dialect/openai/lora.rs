@@ -9,6 +9,7 @@ use crate::answer::{self, Context};
 use crate::api::{AdapterRequest, ApiError, FieldName};
 use crate::http::{Request, Response, text_reply};
 use serde_json::{Value, json};
+use sluice_text::sampling::decimal;
 
 /// `GET /lora-adapters`, `GET /v1/lora_adapters`.
 pub(super) async fn list(context: Context) -> Result<Response, ApiError> {
@@ -21,7 +22,7 @@ pub(super) async fn list(context: Context) -> Result<Response, ApiError> {
             "id": entry.id,
             "name": &*entry.name,
             "path": entry.parts.iter().map(|part| context.key.path(&part.path)).collect::<Vec<_>>().join(","),
-            "scale": entry.scale(),
+            "scale": decimal(entry.scale()),
             "model": models.name_of(entry.model),
             "status": status(&status_of_adapter(entry)),
         });

@@ -11,7 +11,7 @@ mod rerank;
 
 pub use messages::messages;
 pub(super) use messages::read as read_messages;
-pub(super) use models::{add_experts, status};
+pub(super) use models::{add_experts, progress, status};
 
 use super::generation::NAMES;
 use super::seam::{Action, Dialect, ErrorOf, Framing, Route, get, post};

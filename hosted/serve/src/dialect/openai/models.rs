@@ -2,13 +2,16 @@
 
 use super::super::seam::{ModelInfo, ModelStatus};
 use super::catalog::entry;
+use crate::models::FileProgress;
 use serde_json::{Map, Value, json};
 use sluice::Model;
 
 /// All models.
 pub(super) fn list(models: &[ModelInfo<'_>]) -> Value {
     let data: Vec<_> = models.iter().map(shown).collect();
-    let entries: Vec<_> = models.iter().map(entry).collect();
+    // Codex may use each of these.
+    let there = models.iter().filter(|model| !model.is_downloading());
+    let entries: Vec<_> = there.map(entry).collect();
     json!({"object": "list", "data": data, "models": entries})
 }
 
@@ -54,8 +57,20 @@ pub(in super::super) fn status(status: &ModelStatus) -> Value {
         ModelStatus::Loading => json!({"value": "loading"}),
         ModelStatus::Loaded => json!({"value": "loaded"}),
         ModelStatus::Sleeping => json!({"value": "sleeping"}),
+        ModelStatus::Downloading(files) => {
+            json!({"value": "downloading", "progress": progress(files)})
+        }
         ModelStatus::Failed(why) => json!({"value": "unloaded", "failed": true, "reason": why}),
     }
+}
+
+/// How much of each file of a download is there.
+pub(in super::super) fn progress(files: &[FileProgress]) -> Value {
+    let each = files.iter().map(|file| {
+        let shown = json!({"done": file.done_bytes, "total": file.total_bytes});
+        (file.path.clone(), shown)
+    });
+    Value::Object(each.collect())
 }
 
 /// Adds how a model's experts are read from disk, with statistics.
