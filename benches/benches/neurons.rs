@@ -1,6 +1,6 @@
 //! A feed-forward network by neuron against panels, from memory: `cargo bench -p sluice-benches --bench neurons`.
 //!
-//! One token of a network of 4096 and 11008, two threads, the matrices in turn over so many copies that they are four
+//! One token of a network of 4096 and 11008, two threads, the matrices in turn over copies that together are four
 //! times the last-level cache. `exact`: gate in panels, up and down of the active neurons; `given`: gate, up and down of
 //! these alone. Both are shares of the dense time: medians, taken in turn. A name as argument selects a type, a second
 //! one a density in percent.

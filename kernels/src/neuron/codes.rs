@@ -59,6 +59,7 @@ struct Bits {
 }
 
 /// Writes the codes of a neuron for panels `panels` into its chunk of `n_outputs` outputs.
+#[inline(never)]
 pub(super) fn put(
     format: &GroupFormat,
     n_outputs: usize,
@@ -74,6 +75,7 @@ pub(super) fn put(
 }
 
 /// Reads the codes of a neuron for panels `panels` from its chunk of `n_outputs` outputs; the others become 0.
+#[inline(never)]
 pub(super) fn get(
     format: &GroupFormat,
     n_outputs: usize,
@@ -85,34 +87,6 @@ pub(super) fn get(
         codes[panel][row] |= (chunk[at.byte] >> at.shift & at.mask) << at.first;
     });
     codes
-}
-
-/// How a type's codes lie in chunks.
-pub(crate) struct Plane;
-
-impl Plane {
-    pub(crate) const NIBBLES: u8 = 0;
-    pub(crate) const BYTES: u8 = 1;
-    /// Nibbles, then the fifth bits.
-    pub(crate) const FIVE: u8 = 2;
-    /// Nibbles, then the upper two bits.
-    pub(crate) const SIX: u8 = 3;
-    /// Two bits, then the third.
-    pub(crate) const THREE: u8 = 4;
-    pub(crate) const TWO: u8 = 5;
-
-    /// Bytes of a whole chunk.
-    pub(crate) const fn chunk_bytes(planes: u8) -> usize {
-        CHUNK / 8
-            * match planes {
-                Self::NIBBLES => 4,
-                Self::BYTES => 8,
-                Self::FIVE => 5,
-                Self::SIX => 6,
-                Self::THREE => 3,
-                _ => 2,
-            }
-    }
 }
 
 /// Where the chunks of a matrix are.
@@ -133,7 +107,7 @@ impl Chunks {
         }
     }
 
-    /// Bytes of a column's codes for so many outputs.
+    /// Bytes of a column's codes for `n_outputs` outputs.
     pub(crate) const fn bytes(&self, n_outputs: usize) -> usize {
         n_outputs * self.format.bits() / 8
     }
@@ -149,7 +123,8 @@ impl Chunks {
         head_at(layout, panel, g)
     }
 
-    /// Widens the codes of a chunk of fewer than [`CHUNK`] outputs to bytes, in the order of a whole chunk.
+    /// Widens the codes of a chunk to bytes, in the order of a whole chunk.
+    #[inline(never)]
     pub(crate) fn widen(&self, n_outputs: usize, chunk: &[u8], wide: &mut [u8; CHUNK]) {
         let n_panels = n_outputs / PANEL_ROWS;
         let codes = get(&self.format, n_outputs, 0..n_panels, chunk);

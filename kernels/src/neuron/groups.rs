@@ -37,29 +37,21 @@ pub(crate) struct Strip<'a> {
 }
 
 impl<'a> Strip<'a> {
-    /// `n_rows` rows from row `first` on, a multiple of 16.
-    pub(crate) fn new(layout: &PanelLayout, bytes: &'a [u8], first: usize, n_rows: usize) -> Self {
-        let row = |i: usize| first + i;
-        Self::of_rows(layout, bytes, first, n_rows, row)
-    }
-
-    /// The rows that `listed` names, of a matrix in [`Form::Rows`].
-    pub(crate) fn listed(layout: &PanelLayout, bytes: &'a [u8], listed: &[u32]) -> Self {
-        Self::of_rows(layout, bytes, 0, listed.len(), |i| listed[i] as usize)
-    }
-
-    fn of_rows(
+    /// `n_rows` rows from row `first` on, a multiple of 16; or those that `listed` names, of a matrix in
+    /// [`Form::Rows`].
+    pub(crate) fn new(
         layout: &PanelLayout,
         bytes: &'a [u8],
         first: usize,
         n_rows: usize,
-        row: impl Fn(usize) -> usize,
+        listed: Option<&[u32]>,
     ) -> Self {
         let mut rows = [bytes.as_ptr(); STRIP_ROWS];
         if layout.form() == Form::Rows {
             let n_lanes = n_rows.next_multiple_of(PANEL_ROWS);
             for (i, at) in rows[..n_lanes].iter_mut().enumerate() {
-                let row = row(i.min(n_rows - 1));
+                let i = i.min(n_rows - 1);
+                let row = listed.map_or(first + i, |listed| listed[i] as usize);
                 *at = bytes[row * layout.gguf_row_bytes()..][..layout.gguf_row_bytes()].as_ptr();
             }
         }
@@ -113,6 +105,7 @@ impl<'a> Strip<'a> {
 }
 
 /// Writes a row's group into its lane.
+#[inline(never)]
 pub(super) fn put_row(
     format: &GroupFormat,
     n_cols: usize,
@@ -149,6 +142,7 @@ pub(crate) struct Transpose {
 ///
 /// # Safety
 /// - A group is readable at each of `rows`; the CPU has what `transpose` needs.
+#[inline(never)]
 unsafe fn put_rows(
     format: &GroupFormat,
     n_cols: usize,
@@ -192,6 +186,7 @@ unsafe fn put_rows(
 }
 
 /// Reads a row's group from its lane.
+#[inline(never)]
 pub(super) fn get_row(
     format: &GroupFormat,
     n_cols: usize,
@@ -212,6 +207,7 @@ pub(super) fn get_row(
 }
 
 /// The codes of a chunk of a neuron, and the panels that it has.
+#[inline(never)]
 fn chunk_of(layout: &PanelLayout, panel: usize, neuron: usize) -> (Range<usize>, usize, usize) {
     let first = panel * PANEL_ROWS / CHUNK * CHUNK;
     let n_outputs = (layout.n_rows() - first).min(CHUNK);
@@ -221,6 +217,7 @@ fn chunk_of(layout: &PanelLayout, panel: usize, neuron: usize) -> (Range<usize>,
 }
 
 /// Makes panel `panel` of group `g` from a matrix in [`Form::Neurons`].
+#[inline(never)]
 fn neurons_panel(layout: &PanelLayout, bytes: &[u8], panel: usize, g: usize, out: &mut [u8]) {
     let (format, n_cols) = (format_of(layout), group_cols(layout, g));
     let head_bytes = format.head_bytes(n_cols);
@@ -240,6 +237,7 @@ fn neurons_panel(layout: &PanelLayout, bytes: &[u8], panel: usize, g: usize, out
 }
 
 /// The inverse of [`neurons_panel`].
+#[inline(never)]
 fn put_neurons_panel(layout: &PanelLayout, panel: usize, g: usize, from: &[u8], bytes: &mut [u8]) {
     let (format, n_cols) = (format_of(layout), group_cols(layout, g));
     let (head, lines) = from.split_at(format.head_bytes(n_cols));
@@ -292,7 +290,7 @@ pub(super) fn unpack_band(layout: &PanelLayout, first: usize, bytes: &[u8], rows
     let panels = layout.in_panels();
     let row_bytes = layout.gguf_row_bytes();
     let mut room = GroupPanels::EMPTY;
-    let strip = Strip::new(layout, bytes, first, PANEL_ROWS);
+    let strip = Strip::new(layout, bytes, first, PANEL_ROWS, None);
     for g in 0..layout.n_cols().div_ceil(GROUP) {
         let (panel, n_cols) = strip.gather(g, &mut room, None);
         let gguf_bytes = panels.gguf_bytes(n_cols);

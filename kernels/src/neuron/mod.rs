@@ -31,7 +31,7 @@ mod tests;
 
 pub use crate::panel::Form;
 
-pub(crate) use codes::{Chunks, Plane};
+pub(crate) use codes::Chunks;
 pub(crate) use groups::{GroupPanels, STRIP_ROWS, Strip, Transpose};
 
 use crate::panel::{PANEL_ROWS, PanelLayout};

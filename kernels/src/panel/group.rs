@@ -174,6 +174,7 @@ pub(crate) type ByteLines = [[u8; LINE_BYTES]; GROUP / 4];
 
 impl PlaneLine {
     /// Makes the line of byte lines.
+    #[inline(never)]
     pub(crate) fn pack(&self, codes: &ByteLines, line: &mut [u8; LINE_BYTES]) {
         *line = [0; _];
         let mask = 0xff >> (8 - self.bits);
@@ -186,6 +187,7 @@ impl PlaneLine {
     }
 
     /// Adds its bits to byte lines.
+    #[inline(never)]
     pub(crate) fn unpack(&self, line: &[u8; LINE_BYTES], codes: &mut ByteLines) {
         let mask = 0xff >> (8 - self.bits);
         for step in 0..8 / self.bits {

@@ -59,6 +59,9 @@ impl fmt::Display for PanelError {
 
 impl core::error::Error for PanelError {}
 
+/// [`pack_lane`] of a type.
+type PackLane = fn(&mut [u8], usize, usize, &[u8]);
+
 /// Shape and type of a matrix in panels and a tail; sizes are arithmetic on these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PanelLayout {
@@ -157,14 +160,19 @@ impl PanelLayout {
         self.set_form(Form::Panels)
     }
 
-    /// The layout of some columns of `n_rows` rows in panels: as many as the first, or the last, group of 256 has.
-    pub(crate) fn group_of_rows(&self, n_rows: usize, n_cols: usize) -> Self {
+    /// The layout of `n_cols` columns of `n_rows` rows, in panels of `panel_bytes` bytes.
+    pub(crate) const fn group_of_rows(
+        &self,
+        n_rows: usize,
+        n_cols: usize,
+        panel_bytes: usize,
+    ) -> Self {
         Self {
             ty: self.ty,
             form: Form::Panels,
             n_rows,
             n_cols,
-            panel_bytes: with_format!(self.ty, Format => Format::panel_bytes(n_cols)),
+            panel_bytes,
             gguf_row_bytes: self.gguf_bytes(n_cols),
         }
     }
@@ -232,7 +240,6 @@ impl PanelLayout {
     ) -> &'p [u8] {
         let n_cols = (self.n_cols - g * GROUP).min(GROUP);
         // Of each type two functions, and not this loop.
-        type PackLane = fn(&mut [u8], usize, usize, &[u8]);
         let (panel_bytes, pack_lane): (fn(usize) -> usize, PackLane) = with_format!(
             self.ty, Format => (Format::panel_bytes, pack_lane::<Format>)
         );
@@ -293,7 +300,8 @@ impl PanelLayout {
         blocks: &[u8],
         panel: &mut [u8],
     ) {
-        with_format!(self.ty, Format => pack_lane::<Format>(panel, n_cols, lane, blocks));
+        let pack: PackLane = with_format!(self.ty, Format => pack_lane::<Format>);
+        pack(panel, n_cols, lane, blocks);
     }
 
     /// The inverse of [`Self::pack_group_lane`].

@@ -20,17 +20,8 @@ impl KernelTable {
     pub unsafe fn matmul_listed(&self, args: &Matmul<'_>, rows: &[u32]) {
         self.check_matmul(args);
         assert_eq!(args.layout.form(), Form::Rows);
-        assert!(
-            rows.iter()
-                .all(|&row| (row as usize) < args.layout.n_rows())
-        );
-        let step = strip_rows(args);
-        let strip = |first: usize| {
-            let rows = rows.get(first..).unwrap_or_default();
-            Strip::listed(&args.layout, args.panels, &rows[..step.min(rows.len())])
-        };
         // SAFETY: by the caller; the rows are the matrix's.
-        unsafe { self.strips(args, step, rows.len(), strip) };
+        unsafe { self.strips(args, 0, rows.len(), Some(rows)) };
     }
 
     /// [`Self::matmul`] with a matrix in [`Form::Neurons`], of which columns whose activation codes are 0 are not read:
@@ -67,26 +58,30 @@ impl KernelTable {
     #[inline(never)]
     pub(super) unsafe fn matmul_by_neuron(&self, args: &Matmul<'_>) {
         let TileRange { start, end } = args.rows;
-        let step = strip_rows(args);
-        let strip = |first: usize| {
-            let row = end.min(start + first);
-            Strip::new(&args.layout, args.panels, row, step.min(end - row))
-        };
         // SAFETY: by the caller; the rows are within the tile.
-        unsafe { self.strips(args, step, end - start, strip) };
+        unsafe { self.strips(args, start, end - start, None) };
     }
 
-    /// Multiplies `n_rows` rows in strips of `step`; `strip` makes the one from a row on, empty past the last.
+    /// Multiplies `n_rows` rows from row `start` on, or those that are listed.
     ///
     /// # Safety
-    /// - As [`Self::matmul`], for the rows that `strip` gives.
-    unsafe fn strips<'a>(
+    /// - As [`Self::matmul`], for these rows.
+    #[inline(never)]
+    unsafe fn strips(
         &self,
         args: &Matmul<'_>,
-        step: usize,
+        start: usize,
         n_rows: usize,
-        strip: impl Fn(usize) -> Strip<'a>,
+        listed: Option<&[u32]>,
     ) {
+        let step = strip_rows(args);
+        // The next one is prefetched meanwhile; past the last it is empty.
+        let strip = |first: usize| {
+            let rows = first.min(n_rows)..n_rows.min(first + step);
+            let listed = listed.map(|listed| &listed[rows.clone()]);
+            let (first, n) = (start + rows.start, rows.len());
+            Strip::new(&args.layout, args.panels, first, n, listed)
+        };
         let mut room = GroupPanels::EMPTY;
         let mut strips = [strip(0), strip(step)];
         for (i, first) in (0..n_rows).step_by(step).enumerate() {
@@ -116,10 +111,11 @@ impl KernelTable {
         for g in 0..n_groups {
             next.prefetch(g, n_groups);
             let (panels, n_cols) = strip.gather(g, room, self.transpose.as_ref());
+            let panel_bytes = panels.len() / n_rows.div_ceil(PANEL_ROWS);
             let mut activations = *acts;
             activations.layout = acts.layout.group(g);
             let group = Matmul {
-                layout: args.layout.group_of_rows(n_rows, n_cols),
+                layout: args.layout.group_of_rows(n_rows, n_cols, panel_bytes),
                 panels,
                 rows: (0..n_rows).into(),
                 activations,

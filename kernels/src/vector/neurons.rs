@@ -10,14 +10,14 @@
 )]
 
 use super::rows::Int8Rows;
-use super::unpack::{Block, Line, SubBlockBytes, SuperBlock, numbers};
+use super::unpack::{Block, Line, SubBlockBytes, SuperBlock};
 use crate::activation::{BLOCK_COLS, SUM_COLS};
 use crate::args::{Matmul, Store};
 use crate::contract::GROUP;
-use crate::neuron::{Chunks, Plane};
+use crate::neuron::Chunks;
 use crate::panel::PANEL_ROWS;
 use crate::panel::form::{CHUNK, group_cols};
-use crate::prefetch::prefetch_to_l2;
+use crate::prefetch::{prefetch_line_to_l2, prefetch_to_l2};
 
 /// What these products need of vectors that hold a line.
 pub(crate) trait NeuronLine: Line {
@@ -46,19 +46,6 @@ pub(crate) trait NeuronLine: Line {
     /// `a · b + c`, or `c - a · b`, rounded once.
     fn fma<const NEGATIVE: bool>(a: Self::Floats, b: Self::Floats, c: Self::Floats)
     -> Self::Floats;
-
-    /// Two vectors of two-bit numbers, of 32 bytes: `a[p]` and `b[p]` in bits 0 and 4 of byte `p`, `a[32 + p]` and
-    /// `b[32 + p]` in bits 2 and 6.
-    ///
-    /// # Safety
-    /// - 32 bytes are readable at `p`; the CPU has the features.
-    unsafe fn two_bits(p: *const u8) -> [Self; 2];
-
-    /// Two vectors of bytes that are `value` where a bit is set, of 8 bytes each.
-    ///
-    /// # Safety
-    /// - 16 bytes are readable at `p`; the CPU has the features.
-    unsafe fn one_bit(p: *const u8, value: u8) -> [Self; 2];
 }
 
 /// Four columns of a sub-block and their codes; fewer have others beside them with code 0.
@@ -68,23 +55,31 @@ pub(crate) struct Four {
     q: [i8; 4],
 }
 
+impl Four {
+    const NONE: Self = Self {
+        columns: [0; 4],
+        q: [0; 4],
+    };
+}
+
 /// The columns of a group whose codes are not 0, by sub-block.
 struct Active {
     fours: [Four; GROUP / 4],
     /// Where the fours of each sub-block end.
     ends: [u8; 16],
+    /// Fours of all sub-blocks.
+    n: usize,
 }
 
 impl Active {
     const EMPTY: Self = Self {
-        fours: [Four {
-            columns: [0; 4],
-            q: [0; 4],
-        }; GROUP / 4],
+        fours: [Four::NONE; GROUP / 4],
         ends: [0; _],
+        n: 0,
     };
 
     /// Finds the columns of a group of `n_cols` columns, in sub-blocks of `sub_cols`.
+    #[inline(never)]
     fn find(&mut self, q: &[i8; GROUP], n_cols: usize, sub_cols: usize) {
         let mut n = 0;
         for (s, first) in (0..n_cols).step_by(sub_cols).enumerate() {
@@ -114,6 +109,7 @@ impl Active {
             n += found.div_ceil(4);
             self.ends[s] = n.to_le_bytes()[0];
         }
+        self.n = n;
     }
 
     /// The fours of sub-block `s`.
@@ -144,6 +140,8 @@ pub(crate) struct Columns {
     stride: usize,
     /// How far ahead to prefetch, in bytes; 0 for not at all.
     ahead: usize,
+    /// Whether codes are nibbles, rather than bytes.
+    are_nibbles: bool,
     table: Option<&'static [u8; 16]>,
 }
 
@@ -152,15 +150,54 @@ pub(crate) type DotsFn = unsafe fn(&Columns, &[Four], i32, &mut Dots);
 
 /// Scales dots and adds them to the outputs of a panel: its head, the number of sub-blocks, the panel's dots of the first
 /// of them (those of the next are [`CHUNK`] further), the token's group, outputs.
-pub(crate) type FinishFn = unsafe fn(&[u8], usize, *const [i32; PANEL_ROWS], &Int8Rows, *mut f32);
+pub(crate) type FinishFn =
+    unsafe fn(&SubBlocks, &[u8], *const [i32; PANEL_ROWS], &Int8Rows, *mut f32);
+
+/// The sub-blocks of a group.
+#[derive(Clone, Copy)]
+pub(crate) struct SubBlocks {
+    /// How many there are.
+    pub(crate) n: usize,
+    pub(crate) cols: usize,
+    /// Unpacks the scales, and perhaps minima, of a type with exact sums over 256 columns.
+    pub(crate) scales: Option<ScalesFn>,
+    /// Where `d` and `dmin` are in the head of such a type, the latter if it has minima, and where the scales are.
+    pub(crate) d: (usize, Option<usize>, usize),
+}
+
+/// [`SuperBlock::scale_lines`].
+pub(crate) type ScalesFn = unsafe fn(&[u8], &mut [SubBlockBytes; 2]);
+
+impl SubBlocks {
+    /// Of a type with a scale for each block of 32 columns.
+    pub(crate) const BLOCKS: Self = Self {
+        n: 0,
+        cols: BLOCK_COLS,
+        scales: None,
+        d: (0, None, 0),
+    };
+
+    /// Of a type with exact sums over 256 columns.
+    pub(crate) fn of<B: SuperBlock>(scales: ScalesFn) -> Self {
+        let (d, dmin) = B::d(GROUP, 0);
+        Self {
+            n: 0,
+            cols: B::SUB_COLS,
+            scales: Some(scales),
+            d: (d, B::MIN.then_some(dmin), B::start(GROUP, 0)),
+        }
+    }
+}
 
 /// What the products of one type need.
 pub(crate) struct Skip {
-    /// Dots of whole chunks, and of columns as bytes.
-    pub(crate) dots: [DotsFn; 2],
+    pub(crate) dots: DotsFn,
+    /// Whether whole chunks are multiplied as they are: their codes are nibbles or bytes.
+    pub(crate) is_plain: bool,
+    pub(crate) are_nibbles: bool,
     pub(crate) finish: FinishFn,
     pub(crate) per_32: bool,
-    pub(crate) sub_cols: usize,
+    pub(crate) subs: SubBlocks,
     pub(crate) offset: i32,
     pub(crate) table: Option<&'static [u8; 16]>,
 }
@@ -207,7 +244,7 @@ unsafe fn few_tokens(args: &Matmul<'_>, skip: &Skip) {
                 let x = group_of(&x, skip.per_32, g).tokens(t);
                 // SAFETY: rows have whole groups of codes.
                 let q = unsafe { &*x.q.cast::<[i8; GROUP]>() };
-                next.find(q, group_cols(&args.layout, g), skip.sub_cols);
+                next.find(q, group_cols(&args.layout, g), skip.subs.cols);
                 chunks.prefetch_group(args, g, next);
             }
         }
@@ -229,16 +266,15 @@ fn group_of(x: &Int8Rows, per_32: bool, g: usize) -> Int8Rows {
 
 impl Chunks {
     /// Prefetches the first lines of a group's columns.
+    #[inline(never)]
     fn prefetch_group(&self, args: &Matmul<'_>, g: usize, active: &Active) {
         let (at, stride) = self.columns(args.rows.start, g * GROUP);
         let base = args.panels.as_ptr().wrapping_add(at);
-        let n = usize::from(active.ends[15].max(active.ends[7]));
-        for four in &active.fours[..n] {
+        for four in &active.fours[..active.n] {
             for column in four.columns {
-                prefetch_to_l2(
-                    base.wrapping_add(usize::from(column) * stride),
-                    2 * self.bytes(CHUNK),
-                );
+                let at = base.wrapping_add(usize::from(column) * stride);
+                prefetch_line_to_l2(at);
+                prefetch_line_to_l2(at.wrapping_add(self.bytes(CHUNK)));
             }
         }
     }
@@ -261,7 +297,11 @@ unsafe fn group(
         skip.per_32,
         g,
     );
-    let n_subs = group_cols(&args.layout, g) / skip.sub_cols;
+    let n_subs = group_cols(&args.layout, g) / skip.subs.cols;
+    let subs = SubBlocks {
+        n: n_subs,
+        ..skip.subs
+    };
     for first in (args.rows.start..args.rows.end).step_by(CHUNK) {
         let n_outputs = (args.layout.n_rows() - first).min(CHUNK);
         let (at, stride) = chunks.columns(first, g * GROUP);
@@ -274,20 +314,20 @@ unsafe fn group(
             } else {
                 0
             },
+            are_nibbles: skip.are_nibbles,
             table: skip.table,
         };
         for (t, active) in active.iter().enumerate() {
             let x = x.tokens(t);
             for (s, dots) in dots[..n_subs].iter_mut().enumerate() {
                 // SAFETY: rows have whole groups of sums.
-                let start = -skip.offset * unsafe { sum(&x, skip.sub_cols, s) };
+                let start = -skip.offset * unsafe { sum(&x, skip.subs.cols, s) };
                 let fours = active.of(s);
                 // SAFETY: the chunk's columns are in the matrix; the CPU has the features.
                 unsafe {
-                    if n_outputs == CHUNK {
-                        (skip.dots[0])(&columns, fours, start, dots);
-                    } else {
-                        partial(chunks, &columns, n_outputs, fours, start, skip, dots);
+                    match skip.is_plain && n_outputs == CHUNK {
+                        true => (skip.dots)(&columns, fours, start, dots),
+                        false => widened(chunks, &columns, n_outputs, fours, start, skip, dots),
                     }
                 }
             }
@@ -298,7 +338,7 @@ unsafe fn group(
                     .wrapping_add(t * args.out_stride + row - args.rows.start);
                 let head = &args.panels[chunks.head(&args.layout, row / PANEL_ROWS, g)..];
                 // SAFETY: the outputs are writable; the CPU has the features.
-                unsafe { (skip.finish)(head, n_subs, &raw const dots[0].0[p], &x, out) };
+                unsafe { (skip.finish)(&subs, head, &raw const dots[0].0[p], &x, out) };
             }
         }
     }
@@ -320,12 +360,13 @@ unsafe fn sum(x: &Int8Rows, sub_cols: usize, s: usize) -> i32 {
     }
 }
 
-/// Dots of the last chunk, which has fewer outputs: its columns are first widened to bytes.
+/// Dots of a chunk whose columns are first widened to bytes: the last one, if it has fewer outputs, and those of types with
+/// more than one plane.
 ///
 /// # Safety
 /// - As [`group`].
 #[inline(never)]
-unsafe fn partial(
+unsafe fn widened(
     chunks: &Chunks,
     columns: &Columns,
     n_outputs: usize,
@@ -334,10 +375,11 @@ unsafe fn partial(
     skip: &Skip,
     dots: &mut Dots,
 ) {
-    let mut wide = [[0u8; CHUNK]; 4];
-    // SAFETY: no columns; the CPU has the features.
-    unsafe { (skip.dots[1])(columns, &[], start, dots) };
-    for four in fours {
+    let mut wide = [[0u8; CHUNK]; BLOCK_COLS];
+    let mut renamed = [Four::NONE; BLOCK_COLS / 4];
+    for (four, (wide, renamed)) in
+        (fours.iter()).zip(wide.as_chunks_mut::<4>().0.iter_mut().zip(&mut renamed))
+    {
         for (wide, column) in wide.iter_mut().zip(four.columns) {
             let at = columns
                 .at
@@ -346,28 +388,20 @@ unsafe fn partial(
             let chunk = unsafe { core::slice::from_raw_parts(at, chunks.bytes(n_outputs)) };
             chunks.widen(n_outputs, chunk, wide);
         }
-        let columns = Columns {
-            at: wide.as_ptr().cast(),
-            stride: CHUNK,
-            ahead: 0,
-            table: columns.table,
-        };
-        let four = Four {
-            columns: [0, 1, 2, 3],
-            q: four.q,
-        };
-        let mut more = Dots::EMPTY;
-        // SAFETY: four columns of bytes; the CPU has the features.
-        unsafe { (skip.dots[1])(&columns, &[four], 0, &mut more) };
-        for (dot, more) in dots
-            .0
-            .as_flattened_mut()
-            .iter_mut()
-            .zip(more.0.as_flattened())
-        {
-            *dot += more;
-        }
+        renamed.q = four.q;
     }
+    for (first, renamed) in (0..).step_by(4).zip(&mut renamed) {
+        renamed.columns = [first, first + 1, first + 2, first + 3];
+    }
+    let columns = Columns {
+        at: wide.as_ptr().cast(),
+        stride: CHUNK,
+        ahead: 0,
+        are_nibbles: false,
+        table: columns.table,
+    };
+    // SAFETY: columns of bytes; the CPU has the features.
+    unsafe { (skip.dots)(&columns, &renamed[..fours.len()], start, dots) };
 }
 
 /// The dots of some columns with a whole chunk, from `start` on.
@@ -375,14 +409,19 @@ unsafe fn partial(
 /// # Safety
 /// - The columns' chunks are readable; the CPU has the features of `L`.
 #[inline(always)]
-pub(crate) unsafe fn dots<L: NeuronLine, const PLANES: u8>(
+pub(crate) unsafe fn dots<L: NeuronLine>(
     columns: &Columns,
     fours: &[Four],
     start: i32,
     out: &mut Dots,
 ) {
     let mut acc = [L::ints(start); 8];
-    let (low, bytes) = (L::splat(0xf), Plane::chunk_bytes(PLANES));
+    let low = L::splat(0xf);
+    let bytes = if columns.are_nibbles {
+        CHUNK / 2
+    } else {
+        CHUNK
+    };
     for four in fours {
         let mut at = [columns.at; 4];
         for (at, column) in at.iter_mut().zip(four.columns) {
@@ -397,7 +436,7 @@ pub(crate) unsafe fn dots<L: NeuronLine, const PLANES: u8>(
         // SAFETY: by the caller.
         unsafe {
             let (mut a, mut b);
-            if PLANES == Plane::NIBBLES {
+            if columns.are_nibbles {
                 let both = L::interleave([
                     L::load(at[0]),
                     L::load(at[1]),
@@ -411,7 +450,7 @@ pub(crate) unsafe fn dots<L: NeuronLine, const PLANES: u8>(
             } else {
                 let mut codes = [[low; 4]; 2];
                 for (j, at) in at.into_iter().enumerate() {
-                    [codes[0][j], codes[1][j]] = widened::<L, PLANES>(at);
+                    [codes[0][j], codes[1][j]] = [L::load(at), L::load(at.add(CHUNK / 2))];
                 }
                 (a, b) = (L::interleave(codes[0]), L::interleave(codes[1]));
             }
@@ -431,50 +470,14 @@ pub(crate) unsafe fn dots<L: NeuronLine, const PLANES: u8>(
     }
 }
 
-/// The codes of both halves of a column's chunk, as bytes.
-///
-/// # Safety
-/// - As [`dots`].
-#[inline(always)]
-unsafe fn widened<L: NeuronLine, const PLANES: u8>(at: *const u8) -> [L; 2] {
-    // SAFETY: by the caller.
-    unsafe {
-        match PLANES {
-            Plane::BYTES => [L::load(at), L::load(at.add(64))],
-            Plane::FIVE => or(nibbles(at), L::one_bit(at.add(64), 0x10)),
-            Plane::SIX => {
-                let high = L::two_bits(at.add(64));
-                or(nibbles(at), [high[0].shift(4), high[1].shift(4)])
-            }
-            Plane::THREE => or(L::two_bits(at), L::one_bit(at.add(32), 4)),
-            _ => L::two_bits(at),
-        }
-    }
-}
-
-/// # Safety
-/// - 64 bytes are readable at `at`; the CPU has the features of `L`.
-#[inline(always)]
-unsafe fn nibbles<L: Line>(at: *const u8) -> [L; 2] {
-    let low = L::splat(0xf);
-    // SAFETY: by the caller.
-    let both = unsafe { L::load(at) };
-    [both.and(low), both.shift(-4).and(low)]
-}
-
-#[inline(always)]
-fn or<L: Line>(a: [L; 2], b: [L; 2]) -> [L; 2] {
-    [a[0].or(b[0]), a[1].or(b[1])]
-}
-
 /// [`Skip::finish`] of a type with a scale per 32 columns.
 ///
 /// # Safety
 /// - As there; the CPU has the features of `L`.
 #[inline(always)]
 pub(crate) unsafe fn finish_blocks<L: NeuronLine, B: Block>(
+    subs: &SubBlocks,
     head: &[u8],
-    n_blocks: usize,
     dots: *const [i32; PANEL_ROWS],
     x: &Int8Rows,
     out: *mut f32,
@@ -484,15 +487,12 @@ pub(crate) unsafe fn finish_blocks<L: NeuronLine, B: Block>(
         let lanes: *mut [f32; PANEL_ROWS] = out.cast();
         let mut acc = L::floats(&*lanes);
         let (block_bytes, _) = B::offsets(GROUP, 1);
-        for b in 0..n_blocks {
+        for b in 0..subs.n {
             let numbers = head[b * block_bytes..].as_ptr();
             let d = L::float(x.d.cast::<f32>().add(b).read());
             let dots = L::load(dots.add(8 * b).cast());
-            acc = L::fma::<false>(
-                L::product(B::scales::<L>(numbers), d),
-                dots.to_floats(),
-                acc,
-            );
+            let scale = L::product(B::scales::<L>(numbers), d);
+            acc = L::fma::<false>(scale, dots.to_floats(), acc);
             if B::MIN {
                 let sum = L::ints(sum(x, BLOCK_COLS, b)).to_floats();
                 let m = L::halves(numbers.add(2 * PANEL_ROWS));
@@ -508,30 +508,33 @@ pub(crate) unsafe fn finish_blocks<L: NeuronLine, B: Block>(
 /// # Safety
 /// - As there; the CPU has the features of `L`.
 #[inline(always)]
-pub(crate) unsafe fn finish_super_block<L: NeuronLine, B: SuperBlock>(
+pub(crate) unsafe fn finish_super_block<L: NeuronLine>(
+    subs: &SubBlocks,
     head: &[u8],
-    n_subs: usize,
     dots: *const [i32; PANEL_ROWS],
     x: &Int8Rows,
     out: *mut f32,
 ) {
-    // SAFETY: by the caller.
+    let (d, dmin, start) = subs.d;
+    let mut of_subs = [SubBlockBytes::EMPTY; 2];
+    // SAFETY: by the caller; a head has 16 numbers at each place.
     unsafe {
         let lanes: *mut [f32; PANEL_ROWS] = out.cast();
-        let mut of_subs = [SubBlockBytes::EMPTY; 2];
-        B::scale_lines::<L>(&head[B::start(GROUP, 0)..], &mut of_subs);
+        if let Some(scales) = subs.scales {
+            scales(&head[start..], &mut of_subs);
+        }
         let [scales, mins] = &of_subs;
         let (mut total, mut min_total) = (L::ints(0), L::ints(0));
-        for s in 0..n_subs {
+        for s in 0..subs.n {
             total = total.add_product(L::load(dots.add(8 * s).cast()), scales.widen(s));
-            if B::MIN {
-                min_total = min_total.add_product(L::ints(sum(x, B::SUB_COLS, s)), mins.widen(s));
+            if dmin.is_some() {
+                min_total = min_total.add_product(L::ints(sum(x, subs.cols, s)), mins.widen(s));
             }
         }
-        let [d, dmin] = numbers::<B, L>(head, GROUP, 0);
+        let d = L::halves(head[d..].as_ptr());
         let mut t = L::fma::<false>(d, total.to_floats(), L::float(0.0));
-        if B::MIN {
-            t = L::fma::<true>(dmin, min_total.to_floats(), t);
+        if let Some(dmin) = dmin {
+            t = L::fma::<true>(L::halves(head[dmin..].as_ptr()), min_total.to_floats(), t);
         }
         let acc = L::fma::<false>(L::float((*x.numbers()).d), t, L::floats(&*lanes));
         L::store_floats(acc, &mut *lanes);
@@ -541,106 +544,96 @@ pub(crate) unsafe fn finish_super_block<L: NeuronLine, B: SuperBlock>(
 /// The kernels of all types, with lines of type `$line`, compiled with `$features`: a function `skip` of a type.
 macro_rules! skip_kernels {
     ($line:ty, $features:literal) => {
-        use crate::activation::{ActivationKinds, BLOCK_COLS};
-        use crate::neuron::Plane;
+        use crate::activation::ActivationKinds;
         use crate::panel::PANEL_ROWS;
-        use crate::scalar::matmul::{IQ4_TABLE, IntegerFormat};
-        use crate::vector::neurons::{self, Columns, Dots, DotsFn, FinishFn, Four, Skip};
+        use crate::scalar::matmul::IQ4_TABLE;
+        use crate::vector::neurons::{self, Columns, Dots, FinishFn, Four, Skip, SubBlocks};
         use crate::vector::rows::Int8Rows;
-        use crate::vector::unpack::{Block, SuperBlock};
+        use crate::vector::unpack::{Block, SubBlockBytes, SuperBlock};
 
         /// # Safety
         /// - As [`neurons::dots`].
         #[target_feature(enable = $features)]
-        unsafe fn dots<const PLANES: u8>(
-            columns: &Columns,
-            fours: &[Four],
-            start: i32,
-            out: &mut Dots,
-        ) {
+        unsafe fn dots(columns: &Columns, fours: &[Four], start: i32, out: &mut Dots) {
             // SAFETY: by the caller.
-            unsafe { neurons::dots::<$line, PLANES>(columns, fours, start, out) };
+            unsafe { neurons::dots::<$line>(columns, fours, start, out) };
         }
 
         /// # Safety
         /// - As [`neurons::finish_blocks`].
         #[target_feature(enable = $features)]
         unsafe fn finish_blocks<B: Block>(
+            subs: &SubBlocks,
             head: &[u8],
-            n: usize,
             dots: *const [i32; PANEL_ROWS],
             x: &Int8Rows,
             out: *mut f32,
         ) {
             // SAFETY: by the caller.
-            unsafe { neurons::finish_blocks::<$line, B>(head, n, dots, x, out) };
+            unsafe { neurons::finish_blocks::<$line, B>(subs, head, dots, x, out) };
         }
 
         /// # Safety
         /// - As [`neurons::finish_super_block`].
         #[target_feature(enable = $features)]
-        unsafe fn finish_super_block<B: SuperBlock>(
+        unsafe fn finish_super_block(
+            subs: &SubBlocks,
             head: &[u8],
-            n: usize,
             dots: *const [i32; PANEL_ROWS],
             x: &Int8Rows,
             out: *mut f32,
         ) {
             // SAFETY: by the caller.
-            unsafe { neurons::finish_super_block::<$line, B>(head, n, dots, x, out) };
+            unsafe { neurons::finish_super_block::<$line>(subs, head, dots, x, out) };
+        }
+
+        /// # Safety
+        /// - As [`SuperBlock::scale_lines`].
+        #[target_feature(enable = $features)]
+        unsafe fn scales<B: SuperBlock>(super_block: &[u8], out: &mut [SubBlockBytes; 2]) {
+            // SAFETY: by the caller.
+            unsafe { B::scale_lines::<$line>(super_block, out) };
         }
 
         /// The kernels of a type with integer codes.
         pub(crate) fn skip(ty: WeightType) -> Option<Skip> {
-            const NIBBLES: DotsFn = dots::<{ Plane::NIBBLES }>;
-            const FIVE: DotsFn = dots::<{ Plane::FIVE }>;
+            const BLOCKS: SubBlocks = SubBlocks::BLOCKS;
+            let (nibbles, bytes) = ((true, true), (true, false));
+            let others = (false, false);
             let values = Some(&IQ4_TABLE);
-            let mxfp4 = Mxfp4::TABLE.as_ref();
             let scale: FinishFn = finish_blocks::<Q4_0>;
             let scale_and_min: FinishFn = finish_blocks::<Q4_1>;
-            let (whole, finish, sub_cols, offset, table): (DotsFn, FinishFn, _, i32, _) = match ty {
-                WeightType::Q8_0 => (dots::<{ Plane::BYTES }>, scale, BLOCK_COLS, 128, None),
-                WeightType::Q4_0 => (NIBBLES, scale, BLOCK_COLS, 8, None),
-                WeightType::Q4_1 => (NIBBLES, scale_and_min, BLOCK_COLS, 0, None),
-                WeightType::Q5_0 => (FIVE, scale, BLOCK_COLS, 16, None),
-                WeightType::Q5_1 => (FIVE, scale_and_min, BLOCK_COLS, 0, None),
-                WeightType::IQ4_NL => (NIBBLES, scale, BLOCK_COLS, 128, values),
-                WeightType::MXFP4 => (NIBBLES, finish_blocks::<Mxfp4>, BLOCK_COLS, 128, mxfp4),
-                WeightType::Q4_K => (NIBBLES, finish_super_block::<Q4K>, Q4K::SUB_COLS, 0, None),
-                WeightType::Q5_K => (FIVE, finish_super_block::<Q5K>, Q5K::SUB_COLS, 0, None),
-                WeightType::Q6_K => (
-                    dots::<{ Plane::SIX }>,
-                    finish_super_block::<Q6K>,
-                    Q6K::SUB_COLS,
-                    Q6K::OFFSET.into(),
-                    None,
-                ),
-                WeightType::Q3_K => (
-                    dots::<{ Plane::THREE }>,
-                    finish_super_block::<Q3K>,
-                    Q3K::SUB_COLS,
-                    Q3K::OFFSET.into(),
-                    None,
-                ),
-                WeightType::Q2_K => (
-                    dots::<{ Plane::TWO }>,
-                    finish_super_block::<Q2K>,
-                    Q2K::SUB_COLS,
-                    Q2K::OFFSET.into(),
-                    None,
-                ),
+            let sums: FinishFn = finish_super_block;
+            let ((is_plain, are_nibbles), finish, subs, offset, table) = match ty {
+                WeightType::Q8_0 => (bytes, scale, BLOCKS, 128, None),
+                WeightType::Q4_0 => (nibbles, scale, BLOCKS, 8, None),
+                WeightType::Q4_1 => (nibbles, scale_and_min, BLOCKS, 0, None),
+                WeightType::Q5_0 => (others, scale, BLOCKS, 16, None),
+                WeightType::Q5_1 => (others, scale_and_min, BLOCKS, 0, None),
+                WeightType::IQ4_NL => (nibbles, scale, BLOCKS, 128, values),
+                WeightType::MXFP4 => {
+                    let finish: FinishFn = finish_blocks::<Mxfp4>;
+                    (nibbles, finish, BLOCKS, 128, Mxfp4::TABLE.as_ref())
+                }
+                WeightType::Q4_K => (nibbles, sums, SubBlocks::of::<Q4K>(scales::<Q4K>), 0, None),
+                WeightType::Q5_K => (others, sums, SubBlocks::of::<Q5K>(scales::<Q5K>), 0, None),
+                WeightType::Q6_K => (others, sums, SubBlocks::of::<Q6K>(scales::<Q6K>), 32, None),
+                WeightType::Q3_K => (others, sums, SubBlocks::of::<Q3K>(scales::<Q3K>), 4, None),
+                WeightType::Q2_K => (others, sums, SubBlocks::of::<Q2K>(scales::<Q2K>), 0, None),
                 WeightType::IQ4_XS => {
-                    let finish = finish_super_block::<Iq4Xs>;
-                    (NIBBLES, finish, Iq4Xs::SUB_COLS, 128, values)
+                    let subs = SubBlocks::of::<Iq4Xs>(scales::<Iq4Xs>);
+                    (nibbles, sums, subs, 128, values)
                 }
                 _ => return None,
             };
             let kinds = ActivationKinds::for_weights(ty);
             Some(Skip {
-                dots: [whole, dots::<{ Plane::BYTES }>],
+                dots,
+                is_plain,
+                are_nibbles,
                 finish,
                 per_32: kinds.contains(ActivationKinds::INT8_32),
-                sub_cols,
+                subs,
                 offset,
                 table,
             })

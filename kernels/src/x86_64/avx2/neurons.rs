@@ -94,50 +94,6 @@ impl NeuronLine for Ints {
             false => halves!(_mm256_fmadd_ps(a, b, c)),
         }
     }
-
-    #[inline(always)]
-    unsafe fn two_bits(p: *const u8) -> [Self; 2] {
-        // SAFETY: by the caller.
-        unsafe {
-            let (bytes, mask) = (_mm256_loadu_si256(p.cast()), _mm256_set1_epi8(3));
-            // Bits that cross into a neighbour are masked.
-            [
-                [
-                    _mm256_and_si256(bytes, mask),
-                    _mm256_and_si256(_mm256_srli_epi16::<2>(bytes), mask),
-                ],
-                [
-                    _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), mask),
-                    _mm256_and_si256(_mm256_srli_epi16::<6>(bytes), mask),
-                ],
-            ]
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn one_bit(p: *const u8, value: u8) -> [Self; 2] {
-        // SAFETY: by the caller.
-        unsafe {
-            let words: *const i32 = p.cast();
-            let mut out = [[_mm256_setzero_si256(); 2]; 2];
-            for (i, out) in out.as_flattened_mut().iter_mut().enumerate() {
-                // Byte i / 8 of the word in byte i, of which bit i % 8 is tested.
-                let bytes = _mm256_shuffle_epi8(
-                    _mm256_set1_epi32(words.add(i).read_unaligned()),
-                    _mm256_setr_epi64x(
-                        0,
-                        0x0101_0101_0101_0101,
-                        0x0202_0202_0202_0202,
-                        0x0303_0303_0303_0303,
-                    ),
-                );
-                let bits = _mm256_set1_epi64x(0x8040_2010_0804_0201u64.cast_signed());
-                let is_set = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, bits), bits);
-                *out = _mm256_and_si256(is_set, _mm256_set1_epi8(value.cast_signed()));
-            }
-            out
-        }
-    }
 }
 
 pub(crate) const TRANSPOSE: Transpose = Transpose { rows, words, bytes };

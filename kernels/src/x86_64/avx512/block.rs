@@ -29,11 +29,13 @@ unsafe fn few_tokens<B: Block, const T: usize>(args: &Matmul<'_>) {
     let few = Few::<T>::new(args, true);
     let ahead = Stream::new(T, B::BYTES, args.prefetch);
     let mut scales = BlockScales::EMPTY;
+    let starts = args.store.starts();
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
         args.prefetch_beside(row, 1, 0, 1);
         let panel = args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..].as_ptr();
+        let out = Out::new(args, row);
         // SAFETY: the outputs are readable if there were columns before, by the caller.
-        let mut acc = unsafe { few.start(args, row) };
+        let mut acc = unsafe { few.start(out, starts) };
         for g in 0..n_cols.div_ceil(GROUP) {
             let x = core::array::from_fn(|t| few.x[t].skip_blocks(8 * g));
             // SAFETY: rows have whole groups of scales and sums.
@@ -55,7 +57,7 @@ unsafe fn few_tokens<B: Block, const T: usize>(args: &Matmul<'_>) {
             }
         }
         // SAFETY: the outputs are writable, by the caller.
-        unsafe { few.store(&acc, Out::new(args, row)) };
+        unsafe { few.store(&acc, out) };
     }
 }
 

@@ -66,17 +66,15 @@ impl<const T: usize> Few<T> {
     /// The sums before the first column: those of the columns before, or zeros.
     ///
     /// # Safety
-    /// - The outputs are readable if `args.store` continues.
+    /// - The outputs are readable unless it `starts`.
     #[target_feature(enable = "avx512f")]
     #[inline]
-    unsafe fn start(&self, args: &Matmul<'_>, row: usize) -> [__m512; T] {
+    unsafe fn start(&self, out: Out, starts: bool) -> [__m512; T] {
         let mut acc = [_mm512_setzero_ps(); T];
-        if !args.store.starts() {
-            let out = Out::new(args, row);
-            for (t, acc) in acc[..self.n].iter_mut().enumerate() {
-                // SAFETY: by the caller.
-                *acc = unsafe { out.running(t, false) };
-            }
+        for (t, acc) in acc.iter_mut().enumerate() {
+            let t = if T == 1 { 0 } else { t.min(self.n - 1) };
+            // SAFETY: by the caller.
+            *acc = unsafe { out.running(t, starts) };
         }
         acc
     }

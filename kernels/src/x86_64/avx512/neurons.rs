@@ -76,35 +76,6 @@ impl NeuronLine for __m512i {
             }
         }
     }
-
-    #[inline(always)]
-    unsafe fn two_bits(p: *const u8) -> [Self; 2] {
-        // SAFETY: by the caller.
-        unsafe {
-            let bytes = _mm512_broadcast_i64x4(_mm256_loadu_si256(p.cast()));
-            let shifts = _mm512_set_epi64(2, 2, 2, 2, 0, 0, 0, 0);
-            // Bits that cross into a neighbour are masked.
-            let a = _mm512_srlv_epi64(bytes, shifts);
-            let mask = _mm512_set1_epi8(3);
-            [
-                _mm512_and_si512(a, mask),
-                _mm512_and_si512(_mm512_srli_epi64::<4>(a), mask),
-            ]
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn one_bit(p: *const u8, value: u8) -> [Self; 2] {
-        // SAFETY: by the caller.
-        unsafe {
-            let value = value.cast_signed();
-            let masks: *const u64 = p.cast();
-            [
-                _mm512_maskz_set1_epi8(masks.read_unaligned(), value),
-                _mm512_maskz_set1_epi8(masks.add(1).read_unaligned(), value),
-            ]
-        }
-    }
 }
 
 pub(crate) const TRANSPOSE: Transpose = Transpose { rows, words, bytes };

@@ -28,11 +28,13 @@ unsafe fn few_tokens<B: SuperBlock, const T: usize>(args: &Matmul<'_>) {
     let few = Few::<T>::new(args, false);
     let ahead = Stream::new(T, B::BYTES / 8, args.prefetch);
     let mut scales_and_mins = [SubBlockBytes::EMPTY; 2];
+    let starts = args.store.starts();
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
         args.prefetch_beside(row, 1, 0, 1);
         let panel = &args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..];
+        let out = Out::new(args, row);
         // SAFETY: the outputs are readable if there were columns before, by the caller.
-        let mut acc = unsafe { few.start(args, row) };
+        let mut acc = unsafe { few.start(out, starts) };
         for g in 0..n_cols / GROUP {
             // SAFETY: the panel is whole, and so are the groups of the rows.
             unsafe {
@@ -48,7 +50,7 @@ unsafe fn few_tokens<B: SuperBlock, const T: usize>(args: &Matmul<'_>) {
             };
         }
         // SAFETY: the outputs are writable, by the caller.
-        unsafe { few.store(&acc, Out::new(args, row)) };
+        unsafe { few.store(&acc, out) };
     }
 }
 
