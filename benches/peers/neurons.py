@@ -3,7 +3,7 @@
 ProSparse-7B's network has a threshold at the quantile of its gates that leaves 10% of the neurons active; each expert of
 SmallThinker-21B's one that leaves 25%. Random gates are as scattered as they come. Each shape is a Q4_0 GGUF file, packed
 as panels and by neuron; `sluice bench` decodes with each in turn, also without leaving anything out (`--sparse off`),
-and llama.cpp beside them where its package is installed. The figure is the median of the ratios of a pair.
+and llama.cpp as well where its package is installed. The figure is the median of the ratios of a pair.
 
     python3 benches/peers/neurons.py --work DIR [--sluice PROGRAM] [--pairs 9] [--threads 2] [shape …]
 

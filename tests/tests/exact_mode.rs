@@ -289,7 +289,7 @@ fn adapters_have_the_bits_of_panels() {
     }
 }
 
-/// A network whose hidden values overflow: gates that are infinite, and up that is, beside closed gates.
+/// A network whose hidden values overflow: gates that are infinite, and infinite ups with closed gates.
 #[test]
 fn rows_that_overflow_have_the_bits_of_panels() {
     let ids = ids(8);

@@ -184,7 +184,7 @@ fn biases_have_the_bits_of_panels() {
     }
 }
 
-/// Pairs for each matrix of a feed-forward network, those of all experts included.
+/// Pairs for each matrix of a feed-forward network, all experts included.
 fn factors(gguf_file: &[u8]) -> Vec<Factors> {
     let gguf = Gguf::parse(gguf_file, gguf_file.len() as u64).unwrap();
     let mut random = Random(7);

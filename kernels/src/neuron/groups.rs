@@ -164,8 +164,8 @@ unsafe fn put_rows(
     let panel = panel.as_mut_ptr();
     let mut numbers = [const { MaybeUninit::<[u8; LINE_BYTES]>::uninit() }; 8];
     let lines_of = numbers.as_mut_ptr().cast();
-    // In this order: whole lines are written, and what comes later is behind.
-    // SAFETY: rows have 16 bytes for each piece, those of lines among them; there are 8 lines, and at most 32 bytes of
+    // In this order: whole lines are written, and later parts follow.
+    // SAFETY: rows have 16 bytes for each piece, lines included; there are 8 lines, and at most 32 bytes of
     // numbers; of a panel at least four lines follow the head. The CPU has the features, by the caller.
     unsafe {
         if n_words > 0 {

@@ -19,7 +19,7 @@ pub(crate) struct GroupFormat {
     head: usize,
     /// Bits of each part of a code that has lines of its own, low ones first.
     pub(crate) planes: &'static [usize],
-    /// Columns whose lines follow each other, those of one plane after those of the other.
+    /// Columns whose lines follow each other, one plane after the other.
     run_cols: usize,
 }
 

@@ -206,7 +206,7 @@ impl PanelLayout {
         self.n_panels() * PANEL_ROWS
     }
 
-    /// Bytes of the matrix: panels and tail, or those of its form.
+    /// Bytes of the matrix in its form: of panels and tail, for example.
     pub const fn bytes(&self) -> usize {
         match self.form {
             Form::Panels => self.offset(self.n_rows),

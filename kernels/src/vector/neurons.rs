@@ -48,7 +48,7 @@ pub(crate) trait NeuronLine: Line {
     -> Self::Floats;
 }
 
-/// Four columns of a sub-block and their codes; fewer have others beside them with code 0.
+/// Four columns of a sub-block and their codes; if there are fewer, the rest have code 0.
 #[derive(Clone, Copy)]
 pub(crate) struct Four {
     columns: [u8; 4],
@@ -145,11 +145,11 @@ pub(crate) struct Columns {
     table: Option<&'static [u8; 16]>,
 }
 
-/// Adds the dots of some columns to those of a chunk.
+/// Adds the dots of some columns to a chunk.
 pub(crate) type DotsFn = unsafe fn(&Columns, &[Four], i32, &mut Dots);
 
 /// Scales dots and adds them to the outputs of a panel: its head, the number of sub-blocks, the panel's dots of the first
-/// of them (those of the next are [`CHUNK`] further), the token's group, outputs.
+/// of them (the next one's are [`CHUNK`] further), the token's group, outputs.
 pub(crate) type FinishFn =
     unsafe fn(&SubBlocks, &[u8], *const [i32; PANEL_ROWS], &Int8Rows, *mut f32);
 
@@ -360,8 +360,8 @@ unsafe fn sum(x: &Int8Rows, sub_cols: usize, s: usize) -> i32 {
     }
 }
 
-/// Dots of a chunk whose columns are first widened to bytes: the last one, if it has fewer outputs, and those of types with
-/// more than one plane.
+/// Dots of a chunk whose columns are first widened to bytes: the last one, if it has fewer outputs, and the chunks of types
+/// with more than one plane.
 ///
 /// # Safety
 /// - As [`group`].

@@ -87,7 +87,7 @@ fn spread(up: &Weight<'_>, listed: &[u32], tile: &Tile<'_>) {
     let (n, first) = (tile.rows.len(), up.first_row + tile.rows.start);
     // SAFETY: the tile is this worker's own, and nothing else refers to it here.
     let all = unsafe { tile.memory.write(0..n * tile.tokens.len()) };
-    // From the end: each place is behind all products that are still to be moved.
+    // From the end: each place comes after all products that still have to move.
     for t in (0..tile.tokens.len()).rev() {
         let mut end = n;
         for (i, row) in listed.iter().enumerate().rev() {

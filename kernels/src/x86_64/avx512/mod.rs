@@ -63,7 +63,7 @@ impl<const T: usize> Few<T> {
         }
     }
 
-    /// The sums before the first column: those of the columns before, or zeros.
+    /// The sums before the first column: of the columns before, or zeros.
     ///
     /// # Safety
     /// - The outputs are readable unless it `starts`.
