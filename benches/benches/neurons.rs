@@ -6,16 +6,18 @@
 //! one a density in percent.
 #![allow(
     clippy::undocumented_unsafe_blocks,
-    reason = "slices of this file's own memory"
+    clippy::multiple_unsafe_ops_per_block,
+    clippy::print_stdout,
+    reason = "slices of this file's own memory; a bench prints"
 )]
 
+use core::hint::spin_loop;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use sluice_kernels::activation::{ActivationKinds, ActivationLayout};
 use sluice_kernels::neuron::Form;
 use sluice_kernels::panel::PanelLayout;
 use sluice_kernels::table::{Activations, Matmul, Prefetch, Quantize, Store};
 use sluice_kernels::{CpuFeatures, GgmlType, KernelTable};
-use std::hint::spin_loop;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 const N_EMBD: usize = 4096;
@@ -23,7 +25,7 @@ const N_FF: usize = 11008;
 const THREADS: usize = 2;
 const ROUNDS: usize = 15;
 /// Bytes that all copies of a matrix have at least.
-const FOUR_CACHES: usize = 4 * 32 << 20;
+const FOUR_CACHES: usize = 128 << 20;
 const DENSITIES: [u64; 7] = [5, 10, 20, 30, 50, 70, 100];
 
 #[derive(Clone, Copy)]
@@ -39,11 +41,11 @@ impl Bytes {
     }
 
     fn get(&self) -> &[u8] {
-        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.1) }
+        unsafe { core::slice::from_raw_parts(self.0.as_ptr().cast(), self.1) }
     }
 
     fn get_mut(&mut self) -> &mut [u8] {
-        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), self.1) }
+        unsafe { core::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), self.1) }
     }
 }
 

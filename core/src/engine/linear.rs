@@ -334,12 +334,11 @@ impl<'a> Linear<'a> {
     ) {
         let skips = self.leaves_out(pass, weight, Form::Neurons);
         let args = self.product(pass, weight, tile, rows, beside);
-        // SAFETY: the tile is this worker's own and holds tokens × rows floats.
-        unsafe {
-            match skips {
-                true => pass.table.matmul_skipping(&args),
-                false => pass.table.matmul(&args),
-            }
+        match skips {
+            // SAFETY: the tile is this worker's own and holds tokens × rows floats.
+            true => unsafe { pass.table.matmul_skipping(&args) },
+            // SAFETY: as above.
+            false => unsafe { pass.table.matmul(&args) },
         }
     }
 

@@ -1,5 +1,10 @@
 //! From either form to panels: 256 columns of some rows at a time.
 
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "a kernel's safety argument is one: pointers stay inside operands that were checked"
+)]
+
 use super::codes::{self, Codes};
 use crate::contract::GROUP;
 use crate::panel::form::{CHUNK, chunk_at, format_of, group_cols, head_at};
@@ -21,6 +26,10 @@ pub(super) const GROUP_BYTES_MAX: usize = 8 * 2 * PANEL_ROWS + GROUP / 4 * LINE_
 pub(crate) struct GroupPanels([u8; STRIP_PANELS * GROUP_BYTES_MAX]);
 
 impl GroupPanels {
+    #[expect(
+        clippy::large_stack_arrays,
+        reason = "a kernel has no other memory; stack depths are tested"
+    )]
     pub(crate) const EMPTY: Self = Self([0; _]);
 }
 

@@ -89,7 +89,7 @@ impl Active {
                 let word = u64::from_le_bytes(eight.map(i8::cast_unsigned));
                 // The highest bit of each byte that is not 0.
                 const LOW: u64 = u64::MAX / 255 * 0x7f;
-                let mut bits = ((word & LOW) + LOW | word) & !LOW;
+                let mut bits = (((word & LOW) + LOW) | word) & !LOW;
                 while bits != 0 {
                     let at = bits.trailing_zeros() as usize / 8;
                     bits &= bits - 1;

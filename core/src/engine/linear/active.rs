@@ -66,7 +66,7 @@ fn list<'l>(
     let mut is_active = [false; NEURONS_MAX];
     for i in 0..gate.tokens.len() {
         for (is_active, gate) in is_active.iter_mut().zip(gate.row(i)) {
-            *is_active |= !(*gate <= threshold);
+            *is_active |= *gate > threshold || gate.is_nan();
         }
     }
     let mut n = 0;
