@@ -88,14 +88,14 @@ impl<'a> Linear<'a> {
 
     const fn strip_rows(&self) -> usize {
         match &self.epilogue {
-            // Whole chunks of codes.
-            Epilogue::Add(..) | Epilogue::AddRows(..) | Epilogue::AddWeighted(..) => {
-                self.weight.layout.strip_rows()
-            }
+            // Where columns can be left out, whole chunks of codes.
             Epilogue::Store(_)
             | Epilogue::Sigmoid(_)
             | Epilogue::StoreEntry(_)
-            | Epilogue::Logits(..) => STRIP_ROWS,
+            | Epilogue::Logits(..)
+            | Epilogue::Add(..)
+            | Epilogue::AddRows(..)
+            | Epilogue::AddWeighted(..) => self.weight.layout.strip_rows(),
             Epilogue::Heads(heads) => heads.strip_rows,
             Epilogue::Gated(_) => GROUP,
         }

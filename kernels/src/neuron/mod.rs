@@ -3,10 +3,10 @@
 //! A panel's lines interleave 16 rows: a single row of it cannot be skipped. The two other [`Form`]s hold the same
 //! numbers and codes as a panel, in another order:
 //!
-//! - **[`Form::Rows`]**, for a matrix whose outputs are neurons (up). Row `r` is its lane of the panel: per [`GROUP`](crate::contract::GROUP)
-//!   columns the numbers of its blocks, then four bytes of each line. Rows follow each other.
+//! - **[`Form::Rows`]**, for a matrix whose outputs are neurons (up). Row `r` is its lane of the panel: per 256 columns
+//!   the numbers of its blocks, then four bytes of each line. Rows follow each other.
 //! - **[`Form::Neurons`]**, for a matrix whose inputs are neurons (down). First the heads of all panels, those with the
-//!   first [`GROUP`] columns of each panel, then those with the next ones; then, from a multiple of 64 bytes on, the
+//!   first 256 columns of each panel, then those with the next ones; then, from a multiple of 64 bytes on, the
 //!   codes of each column (neuron) for all outputs.
 //!
 //! The codes of a neuron are in chunks of 128 outputs, the last of which may have 32, 64 or 96. A chunk has a plane for
