@@ -277,6 +277,11 @@ typedef struct sluice_context_params {
    A draft ends at a token that is less probable than this, 0 to 1.
    */
   float draft_p_min;
+  /*
+   Which neurons of a file packed by neuron are left unread: `exact`, those that change no bit, or `off`. Null is
+   `exact` where the file allows it; given by name, `exact` refuses other files.
+   */
+  const char *sparse;
 } sluice_context_params;
 
 /*

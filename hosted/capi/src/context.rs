@@ -15,7 +15,7 @@ use sluice::core::team::StopFlag;
 use sluice::generate::{GenerateError, Next};
 use sluice::host::isa;
 use sluice::sequence::{ChoiceContext, ChoiceError, Choose};
-use sluice::session::StepError;
+use sluice::session::{StepError, sparse_mode};
 use sluice::{Generator, Limits};
 use sluice_text::sampling::Sampler;
 use static_assertions::{assert_impl_all, const_assert_eq};
@@ -67,6 +67,9 @@ pub struct ContextParams {
     pub n_draft_min: u32,
     /// A draft ends at a token that is less probable than this, 0 to 1.
     pub draft_p_min: f32,
+    /// Which neurons of a file packed by neuron are left unread: `exact`, those that change no bit, or `off`. Null is
+    /// `exact` where the file allows it; given by name, `exact` refuses other files.
+    pub sparse: *const c_char,
 }
 
 // SAFETY: numbers and pointers without padding.
@@ -87,12 +90,13 @@ unsafe impl Versioned for ContextParams {
         draft_model: ptr::null(),
         n_draft_min: 0,
         draft_p_min: 0.0,
+        sparse: ptr::null(),
     };
 }
 
 // The layout that C programs were compiled with.
 #[cfg(target_pointer_width = "64")]
-const_assert_eq!(size_of::<ContextParams>(), 80);
+const_assert_eq!(size_of::<ContextParams>(), 88);
 // A handle may be used from any thread.
 assert_impl_all!(Context: Send, Sync);
 
@@ -199,6 +203,10 @@ impl Context {
                 params.draft_model.as_ref(),
             )
         };
+        // SAFETY: by the caller.
+        let sparse = unsafe { c_text("sparse", params.sparse)? };
+        let sparse = sparse.map(sparse_mode).transpose();
+        let sparse = sparse.map_err(|error| invalid(&format_args!("sparse: {error}")))?;
         let speculation = Speculation::new(&Asked {
             kind,
             draft: draft.map(|draft| &draft.model),
@@ -218,6 +226,7 @@ impl Context {
             kv_rotation: params.no_kv_rotation == 0,
             adapter_rank: params.adapter_rank as usize,
             n_checkpoints: 1,
+            sparse,
             table: Some(table),
             ..Limits::default()
         };

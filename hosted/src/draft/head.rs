@@ -13,7 +13,7 @@ use crate::speculate::{Ask, Drafter, POSITIONS_MAX};
 use crate::team::Team;
 use core::error::Error;
 use sluice_core::costs::Costs;
-use sluice_core::engine::{BatchEntry, EngineError, Wants};
+use sluice_core::engine::{BatchEntry, EngineError, Sparse, Wants};
 use sluice_core::sampler::greedy;
 use sluice_core::speculate::{Class, DraftToken};
 use sluice_core::state::StateError;
@@ -65,6 +65,7 @@ impl HeadDrafter {
             selects: false,
             n_checkpoints: 0,
             windows_give_back: false,
+            sparse: limits.sparse.filter(|&mode| mode == Sparse::Off),
             ..*limits
         };
         let session = head.session_on(team, limits)?;

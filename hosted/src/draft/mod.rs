@@ -25,7 +25,7 @@ use crate::speculate::{Ask, Drafter, POSITIONS_MAX};
 use crate::team::Team;
 use sampler::DraftSampler;
 use sluice_core::costs::Costs;
-use sluice_core::engine::EngineError;
+use sluice_core::engine::{EngineError, Sparse};
 use sluice_core::model::ModelConfig;
 use sluice_core::speculate::{Class, DraftToken};
 use sluice_core::state::StateError;
@@ -75,6 +75,8 @@ impl DraftModel {
             n_behind: n_draft + 1,
             n_checkpoints: 0,
             windows_give_back: false,
+            // Its file need not be by neuron where the model's is.
+            sparse: limits.sparse.filter(|&mode| mode == Sparse::Off),
             ..*limits
         };
         let n_seq = limits.n_seq;

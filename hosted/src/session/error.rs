@@ -29,6 +29,14 @@ pub enum SessionError {
     /// The requested kernels are not available.
     #[error(transparent)]
     Isa(#[from] IsaError),
+    /// Neurons are to be left unread, but the file does not store them one by one.
+    #[error(
+        "sparse exact: {name} is not stored by neuron: use sluice pack --ffn neuron first, or leave sparse out"
+    )]
+    NotByNeuron {
+        /// The file.
+        name: String,
+    },
     /// The threads could not be started.
     #[error("cannot start threads: {0}")]
     Threads(std::io::Error),

@@ -1,7 +1,7 @@
 //! The size of a session.
 
 use crate::model::Model;
-use sluice_core::engine;
+use sluice_core::engine::{self, Sparse};
 use sluice_core::kernels::activation::ActivationKinds;
 use sluice_core::kernels::{KernelTable, KvType};
 use sluice_core::model::LongRope;
@@ -50,6 +50,9 @@ pub struct Limits {
     pub windows_give_back: bool,
     /// Which divisors of its rotary frequencies a longrope model uses.
     pub longrope: LongRope,
+    /// Which neurons are left unread; `None` for those that change no bit, where the file is by neuron. To ask for
+    /// [`Sparse::Exact`] refuses other files. No mode changes results.
+    pub sparse: Option<Sparse>,
     /// The kernels; `None` for the fastest that run here.
     pub table: Option<&'static KernelTable>,
 }
@@ -74,6 +77,7 @@ impl Default for Limits {
             n_checkpoints: 0,
             windows_give_back: false,
             longrope: LongRope::ByLength,
+            sparse: None,
             table: None,
         }
     }

@@ -8,6 +8,7 @@ mod hooks;
 mod limits;
 mod longrope;
 mod pages;
+mod sparse;
 mod speculation;
 mod texts;
 
@@ -16,6 +17,7 @@ pub use events::TokenEvent;
 pub use hooks::{StepHooks, StopHandle};
 pub use limits::{Limits, StateSizes};
 pub use pages::SavedText;
+pub use sparse::{SparseError, sparse_mode, sparse_name};
 pub use texts::BatchStats;
 
 use crate::adapter::AdapterBlend;
@@ -31,7 +33,7 @@ use crate::team::Team;
 use core::fmt;
 use core::time::Duration;
 use sluice_core::engine::{
-    self, BatchEntry, Engine, EngineError, EnginePlan, Outputs, StepOptions,
+    self, BatchEntry, Engine, EngineError, EnginePlan, Neurons, Outputs, Sparse, StepOptions,
 };
 use sluice_core::kernels::KernelTable;
 use sluice_core::kernels::table::Prefetch;
@@ -51,6 +53,9 @@ pub struct Session {
     model: Model,
     team: Team,
     pace: Pace,
+    sparse: Option<Sparse>,
+    /// Those of all steps.
+    neurons: Neurons,
     stop: StopHandle,
     profile: Option<Profile>,
     pub(crate) adapter: Option<AdapterBlend>,
@@ -91,6 +96,11 @@ impl Session {
             Some(table) => table,
             None => kernel_table(None)?,
         };
+        if limits.sparse == Some(Sparse::Exact) && !model.is_by_neuron() {
+            let name = model.name().to_owned();
+            return Err(SessionError::NotByNeuron { name });
+        }
+        let sparse = limits.sparse;
         let n_draft = if model.embeds() { 0 } else { limits.n_draft };
         let limits = limits.resolved(model, team.count());
         let plan = EnginePlan::new(model.config(), &limits)?;
@@ -113,6 +123,8 @@ impl Session {
             model: model.clone(),
             team: team.clone(),
             pace: Pace::new(),
+            sparse,
+            neurons: Neurons::default(),
             stop: Arc::new(StopFlag::new()).into(),
             profile: None,
             adapter: None,
@@ -207,6 +219,18 @@ impl Session {
         self.pace.last()
     }
 
+    /// Which neurons its steps leave unread, as [`Limits::sparse`] set it.
+    #[must_use]
+    pub const fn sparse(&self) -> Option<Sparse> {
+        self.sparse
+    }
+
+    /// Neurons of all steps so far: how many could be left unread, and how many were.
+    #[must_use]
+    pub const fn neurons(&self) -> Neurons {
+        self.neurons
+    }
+
     /// Runs one step over `batch`, whose sequences and positions the caller keeps track of, and hands its
     /// outputs to `read` with the time it took. Allocates nothing.
     ///
@@ -224,6 +248,7 @@ impl Session {
             [] => own.as_slice(),
             given => given,
         };
+        let sparse = self.sparse.unwrap_or_default();
         let (wait, stop, profile) = (team.wait_policy(), &*self.stop, self.profile.as_ref());
         // Waiting for another session is not part of a step's time.
         let (store, source) = (self.model.experts(), self.model.expert_source());
@@ -238,6 +263,7 @@ impl Session {
                 observer: hooks.observer,
                 experts: hooks.experts.or(source),
                 selector: hooks.selector,
+                sparse,
                 hidden: hooks.hidden,
                 prefetch,
                 ..StepOptions::new(&wait, stop)
@@ -255,12 +281,15 @@ impl Session {
             let outputs = finished?;
             let time = start.elapsed();
             drop(workers);
-            Ok((read(&outputs, time), time))
+            let neurons = outputs.report().neurons;
+            Ok((read(&outputs, time), time, neurons))
         });
         if let Some(profile) = &mut self.profile {
             profile.collect();
         }
-        let (value, time) = stepped?;
+        let (value, time, neurons) = stepped?;
+        self.neurons.n += neurons.n;
+        self.neurons.n_skipped += neurons.n_skipped;
         self.pace.note(batch.len(), time);
         Ok(value)
     }

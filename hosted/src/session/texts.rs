@@ -7,7 +7,7 @@ use crate::sequence::{Choose, EndReason, PlainSampler, Sequence, Settings};
 use crate::team::Team;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
-use sluice_core::engine::{EngineError, Outputs};
+use sluice_core::engine::{EngineError, Neurons, Outputs};
 use sluice_core::state::StateError;
 use sluice_core::tokenizer::Tokenizer;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,6 +20,8 @@ pub struct BatchStats {
     pub n_tokens: usize,
     /// Sum over the tokens of the positions at or before theirs.
     pub n_positions: usize,
+    /// Neurons that could be left unread, and that were.
+    pub neurons: Neurons,
     /// Time of the step.
     pub step: Duration,
     /// Draft tokens among them.
@@ -234,6 +236,7 @@ impl Session {
                 BatchStats {
                     n_tokens: batch.len(),
                     n_positions: outputs.report().n_positions,
+                    neurons: outputs.report().neurons,
                     step,
                     drafting,
                     n_draft: 0,

@@ -3,8 +3,20 @@
 use crate::ui::format::Bytes;
 use crate::ui::output::note;
 use core::time::Duration;
+use sluice::core::engine::Neurons;
 use sluice::generate::{GeneratorTimings, Span};
 use sluice::host::process::peak_memory_bytes;
+
+/// Prints the share of the neurons that were left unread, where any could be.
+pub(crate) fn print_neurons(neurons: Neurons) {
+    if neurons.n > 0 {
+        let percent = 100.0 * neurons.n_skipped as f64 / neurons.n as f64;
+        note(format_args!(
+            "    neurons skipped = {percent:>10.1} % of {}",
+            neurons.n
+        ));
+    }
+}
 
 /// How the model was run.
 #[derive(Clone, Copy, Debug)]

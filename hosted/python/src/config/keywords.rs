@@ -5,6 +5,7 @@ use super::value::{Refusal, any, float, int, json, name, names, one_of, pairs};
 use core::time::Duration;
 use pyo3::prelude::*;
 use sluice::adapter::Precision;
+use sluice::core::engine::Sparse;
 use sluice::core::kernels::KvType;
 use sluice::core::kernels::lora::LoraType;
 use sluice::core::model::Activation;
@@ -16,6 +17,7 @@ use sluice::experts::policy::ExpertProfile;
 use sluice::file::LoadMode;
 use sluice::host::cpus::CpuList;
 use sluice::host::isa::kernel_table;
+use sluice::session::sparse_mode;
 use sluice::speculate::POSITIONS_MAX;
 use sluice_pull::PullRequest;
 use sluice_serve::NamedAdapter;
@@ -95,6 +97,11 @@ fn kv_type(value: &Bound<'_, PyAny>) -> Result<KvType, Refusal> {
     one_of(KvType::from_name, &KvType::ALL.map(KvType::name))(value)
 }
 
+/// Which neurons are left unread.
+fn sparse(value: &Bound<'_, PyAny>) -> Result<Sparse, Refusal> {
+    sparse_mode(&text(value)?).map_err(Refusal::value)
+}
+
 /// The rotary divisors of a longrope model.
 fn long_rope(name: &str) -> Option<LongRope> {
     match name {
@@ -133,6 +140,7 @@ const KEYWORDS: &[Keyword] = keywords! {
     isa: text => |all, name| all.config.models.limits.table = Some(kernel_table(Some(&name)).map_err(Refusal::value)?);
     activation: one_of(Activation::parse, &["relu", "drelu", "fatrelu:THRESHOLD", "silu"]) =>
         |all, activation| all.config.models.activation = Some(activation);
+    sparse: sparse => |all, mode| all.config.models.limits.sparse = Some(mode);
     use_mmap: flag => |all, is_set| all.config.models.load_mode = if is_set { LoadMode::Map } else { LoadMode::Read };
     pooling: one_of(Pooling::from_name, &Pooling::ALL.map(Pooling::name)) =>
         |all, pooling| all.config.models.pooling = Some(pooling);

@@ -46,6 +46,7 @@ pub(super) fn step(
         n_prompt_tokens: n_read,
         n_decode_tokens: n_writing + entered.n_accepted,
         n_busy: rows.len(),
+        neurons: entered.neurons,
         time,
     });
     if let Some(speculation) = pool.session().speculation() {

@@ -16,6 +16,7 @@ pub use text::{CONTENT_TYPE, format};
 use core::time::Duration;
 use experts::Experts;
 use histogram::{Counter, Gauge, Histogram, Seconds};
+use sluice::core::engine::Neurons;
 use sluice::experts::ExpertStats;
 use sluice::speculate::Figures;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -60,6 +61,7 @@ metrics! {
         queued: [Counter; QUEUE_REASONS.len()],
         finished: [Counter; END_REASONS.len()],
         rejected: [Counter; REJECT_REASONS.len()],
+        neurons_computed: Counter, neurons_skipped: Counter,
         preemptions: Counter, prefix_queries: Counter, prefix_hits: Counter,
         steps: Counter, decode_steps: Counter, busy: Counter, n_tokens_max: Counter,
         decode_turn_tokens: Counter, decode_turn_time: Seconds,
@@ -108,6 +110,8 @@ pub struct StepFigures {
     pub n_decode_tokens: usize,
     /// Number of texts in the step.
     pub n_busy: usize,
+    /// Neurons that could be left unread, and that were.
+    pub neurons: Neurons,
     /// The step's duration.
     pub time: Duration,
 }
@@ -201,6 +205,9 @@ impl Metrics {
     pub fn step(&self, step: StepFigures) {
         self.steps.add(1);
         self.busy.add(step.n_busy as u64);
+        let Neurons { n, n_skipped } = step.neurons;
+        self.neurons_computed.add((n - n_skipped) as u64);
+        self.neurons_skipped.add(n_skipped as u64);
         self.step_tokens
             .observe_number(step.n_prompt_tokens + step.n_decode_tokens);
         if step.n_decode_tokens > 0 {

@@ -129,6 +129,21 @@ fn counters(page: &mut Page<'_>) -> fmt::Result {
     page.each("decode_turn_seconds_total", "counter", help, |m| {
         m.decode_turn_time.value()
     })?;
+    let name = "ffn_neurons_total";
+    page.head(
+        name,
+        "counter",
+        "Number of neurons of steps that may leave neurons unread.",
+    )?;
+    for (labels, m) in &page.models {
+        for (state, count) in [
+            ("computed", &m.neurons_computed),
+            ("skipped", &m.neurons_skipped),
+        ] {
+            let n = count.value();
+            writeln!(page.text, "sluice:{name}{{{labels},state=\"{state}\"}} {n}")?;
+        }
+    }
     for (name, help, of) in SPECULATION {
         page.head(&format!("{name}_total"), "counter", help)?;
         for (labels, m) in &page.models {
@@ -195,6 +210,10 @@ mod tests {
         metrics.first_token(Duration::from_millis(30));
         metrics.token(Duration::from_millis(3));
         metrics.step(StepFigures {
+            neurons: Neurons {
+                n: 10,
+                n_skipped: 7,
+            },
             n_prompt_tokens: 0,
             n_decode_tokens: 2,
             n_busy: 2,

@@ -1,6 +1,8 @@
 //! What is known of a model while it sleeps.
 
 use super::Loaded;
+use sluice::core::engine::Sparse;
+use sluice::session::sparse_name;
 
 /// What `/props` shows of a model. It is kept while the model sleeps.
 #[derive(Clone, Debug)]
@@ -11,6 +13,8 @@ pub(crate) struct Outline {
     /// Maximum number of texts at once.
     pub(crate) n_seq: usize,
     pub(crate) speculates: bool,
+    /// Which neurons are left unread: `exact` or `off`.
+    pub(crate) sparse: &'static str,
     pub(crate) fingerprint: String,
     /// The chat template.
     pub(crate) template: String,
@@ -26,6 +30,10 @@ impl Outline {
             n_ctx: loaded.n_ctx(),
             n_seq: loaded.n_seq(),
             speculates: loaded.speculates(),
+            sparse: sparse_name(match loaded.model().is_by_neuron() {
+                true => loaded.limits().sparse.unwrap_or_default(),
+                false => Sparse::Off,
+            }),
             fingerprint: loaded.fingerprint().to_owned(),
             template: loaded.prompts().source().to_owned(),
             ends: [bos, eos].map(|text| text.map(str::to_owned)),

@@ -8,7 +8,7 @@ use core::time::Duration;
 use hdrhistogram::Histogram;
 use sluice::Session;
 use sluice::adapter::AdapterBlend;
-use sluice::core::engine::{BatchEntry, Wants};
+use sluice::core::engine::{BatchEntry, Neurons, Wants};
 use sluice::core::hash::Hash64;
 use sluice::core::kernels::table::Prefetch;
 use sluice::host::pace::FEW_TOKENS;
@@ -49,6 +49,8 @@ pub(super) struct Samples {
     /// The number of steps of few tokens, and how many of them prefetched far ahead.
     pub(super) n_few: u64,
     pub(super) n_far: u64,
+    /// Neurons of the steps that could be left unread, and that were.
+    pub(super) neurons: Neurons,
     /// Comparison of steps with and without adapters, with `--in-turn`.
     pub(super) turns: Vec<Turn>,
     /// The same comparison among steps without adapters, as a control.
@@ -66,6 +68,7 @@ impl Samples {
             tokens_hash: None,
             n_few: 0,
             n_far: 0,
+            neurons: Neurons::default(),
             turns: Vec::new(),
             bare_turns: Vec::new(),
         }
@@ -166,6 +169,7 @@ impl Runner {
         let mut total = Duration::ZERO;
         let mut hash = Hash64::new();
         let (mut last, mut generated_ns) = (None, Vec::new());
+        let before = self.session.neurons();
         for mut step in steps(test) {
             step.is_bare = self.in_turn && step.is_generation && generated_ns.len() % 2 == 0;
             let (time, likeliest) = self.step(&step, 0, last)?;
@@ -184,6 +188,9 @@ impl Runner {
                 last = Some(token);
             }
         }
+        let after = self.session.neurons();
+        samples.neurons.n += after.n - before.n;
+        samples.neurons.n_skipped += after.n_skipped - before.n_skipped;
         samples.ns.push(nanoseconds(total));
         if self.in_turn {
             samples.turns.extend(turns(&generated_ns));

@@ -159,6 +159,7 @@ impl Bench<'_> {
         let limits = Limits {
             table: Some(self.tables[setting.isa]),
             kv_rotation: !self.args.no_kv_rotation,
+            sparse: self.args.sparse,
             adapter_rank: subject
                 .adapters
                 .iter()

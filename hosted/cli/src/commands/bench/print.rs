@@ -10,6 +10,8 @@ pub(super) struct Printer {
     format: Format,
     columns: Vec<Column>,
     n_rows: usize,
+    /// Lines after the table.
+    after: String,
 }
 
 /// A column of the Markdown table.
@@ -38,6 +40,7 @@ impl Printer {
             format,
             columns: columns(tests),
             n_rows: 0,
+            after: String::new(),
         }
     }
 
@@ -75,7 +78,16 @@ impl Printer {
                 format!("{comma}  {{\n    {fields}\n  }}")
             }
             Format::Jsonl => format!("{{{}}}\n", json_fields(row).join(", ")),
-            Format::Md => self.table_row(row),
+            Format::Md => {
+                if let Some(percent) = row.skipped_percent() {
+                    let (model, test) = (&row.model.description, row.test.name());
+                    let _ = writeln!(
+                        self.after,
+                        "neurons skipped: {percent:.1} % ({model}, {test})"
+                    );
+                }
+                self.table_row(row)
+            }
             Format::Sql => {
                 let names: Vec<_> = all().map(|field| field.name).collect();
                 let values: Vec<_> = all()
@@ -91,6 +103,9 @@ impl Printer {
     pub(super) fn footer(&self) -> String {
         match self.format {
             Format::Json => "\n]\n".into(),
+            Format::Md if !self.after.is_empty() => {
+                format!("\n{}\nbuild: {BUILD_COMMIT} (0)\n", self.after)
+            }
             Format::Md => format!("\nbuild: {BUILD_COMMIT} (0)\n"),
             Format::Csv | Format::Jsonl | Format::Sql => String::new(),
         }

@@ -190,6 +190,12 @@ impl Row {
         }
     }
 
+    /// Share of the neurons that could be left unread and were, in percent; `None` if none could be.
+    pub(super) fn skipped_percent(&self) -> Option<f64> {
+        let neurons = self.samples.neurons;
+        (neurons.n > 0).then(|| 100.0 * neurons.n_skipped as f64 / neurons.n as f64)
+    }
+
     /// llama-bench's fields with their values.
     pub(super) fn theirs(&self) -> Vec<Field> {
         let Test { setting, .. } = self.test;
@@ -261,6 +267,10 @@ impl Row {
             int("n_pinned", self.n_pinned),
             text("huge_pages", &self.placement.huge_pages),
             text("prefetch", &self.prefetch()),
+            float(
+                "neurons_skipped_percent",
+                self.skipped_percent().unwrap_or(0.0),
+            ),
             float("gb_per_s", self.gb_per_s()),
             float("gops", self.gops()),
             float("probe_gb_per_s", self.roofline.read_gb_per_s),

@@ -142,6 +142,7 @@ pub(super) fn bench(args: &BenchArgs, texts: &[Script]) -> anyhow::Result<Ending
         let limits = Limits {
             n_ctx: BenchArgs::n_ctx_told(&model),
             table: Some(table),
+            sparse: args.sparse,
             ..Limits::default()
         };
         let mut plain = model.session_on(&team, limits)?;

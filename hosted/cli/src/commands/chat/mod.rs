@@ -184,6 +184,7 @@ pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
     args.prompt_cache.save(generator, n_tokens)?;
     generator.timings.total = start.elapsed();
     footer::print(&generator.timings, &setup);
+    footer::print_neurons(generator.session().neurons());
     experts::say_end(&model, &setup, &generator.timings);
     speculation::say(generator.session_mut(), false);
     Ok(ending)

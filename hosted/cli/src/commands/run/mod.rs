@@ -83,6 +83,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Ending> {
     };
     let ended = job.write_text(&mut generator)?;
     footer::print(&timed(generator.timings, start), &setup);
+    footer::print_neurons(generator.session().neurons());
     experts::say_end(&model, &setup, &generator.timings);
     if let Some(profile) = generator.session().profile() {
         note(format_args!("\n{profile}"));

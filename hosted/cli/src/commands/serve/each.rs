@@ -36,6 +36,7 @@ pub(super) fn of_a_model(
             types: Some(args.engine.cache_types()),
             kv_rotation: !args.engine.no_kv_rotation,
             longrope: args.engine.longrope.unwrap_or_default(),
+            sparse: args.engine.sparse,
             table: Some(table),
             ..Limits::default()
         },

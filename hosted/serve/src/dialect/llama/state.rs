@@ -90,6 +90,7 @@ fn shown_props(context: &Context, model: &Outline) -> Value {
         "eos_token": eos,
         "modalities": {"vision": false, "audio": false},
         "build_info": BUILD,
+        "sparse": model.sparse,
         "system_fingerprint": model.fingerprint,
     })
 }
