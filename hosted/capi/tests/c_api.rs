@@ -424,6 +424,14 @@ fn expected_errors<'e>(cut: &'e str, folder: &'e str) -> Vec<(&'e str, &'e str)>
             "KV type: SLUICE_INVALID_ARGUMENT: ",
             "unknown KV type 'f17'",
         ),
+        (
+            "mode to come: SLUICE_INVALID_ARGUMENT: ",
+            "sparse: budget is not available yet",
+        ),
+        (
+            "no neurons: SLUICE_INVALID_ARGUMENT: ",
+            "use sluice pack --ffn neuron",
+        ),
         ("null model: SLUICE_NULL_POINTER: ", "model is null"),
         (
             "speculation: SLUICE_INVALID_ARGUMENT: ",

@@ -144,6 +144,11 @@ static void contexts(const sluice_model *model)
     params = sluice_context_params_default();
     params.type_k = "f17";
     say("KV type", sluice_context_new(model, &params, &context));
+    params = sluice_context_params_default();
+    params.sparse = "budget:0.5";
+    say("mode to come", sluice_context_new(model, &params, &context));
+    params.sparse = "exact";
+    say("no neurons", sluice_context_new(model, &params, &context));
     say("null model", sluice_context_new(NULL, NULL, &context));
     speculation(model);
     params = sluice_context_params_default();

@@ -49,6 +49,7 @@ mod shared;
 mod shell;
 mod shrunk;
 mod slc;
+mod sparse;
 #[path = "../../../pull/tests/stand_in/mod.rs"]
 mod stand_in;
 mod support;

@@ -25,6 +25,7 @@ mod scores;
 mod shares;
 mod sizes;
 mod slots;
+mod sparse;
 #[path = "../../../pull/tests/stand_in/mod.rs"]
 mod stand_in;
 mod starts;
