@@ -31,12 +31,9 @@ pub enum SessionError {
     Isa(#[from] IsaError),
     /// Neurons are to be left unread, but the file does not store them one by one.
     #[error(
-        "sparse exact: {name} is not stored by neuron: use sluice pack --ffn neuron first, or leave sparse out"
+        "sparse exact: the model is not stored by neuron: use sluice pack --ffn neuron first, or leave sparse out"
     )]
-    NotByNeuron {
-        /// The file.
-        name: String,
-    },
+    NotByNeuron,
     /// The threads could not be started.
     #[error("cannot start threads: {0}")]
     Threads(std::io::Error),

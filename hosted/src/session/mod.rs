@@ -97,8 +97,7 @@ impl Session {
             None => kernel_table(None)?,
         };
         if limits.sparse == Some(Sparse::Exact) && !model.is_by_neuron() {
-            let name = model.name().to_owned();
-            return Err(SessionError::NotByNeuron { name });
+            return Err(SessionError::NotByNeuron);
         }
         let sparse = limits.sparse;
         let n_draft = if model.embeds() { 0 } else { limits.n_draft };

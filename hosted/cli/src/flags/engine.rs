@@ -184,6 +184,9 @@ impl EngineArgs {
         };
         match model.session_on(team, limits) {
             Err(error @ SessionError::Memory { .. }) => Err(anyhow::anyhow!("{error} (-c)")),
+            Err(error @ SessionError::NotByNeuron) => {
+                Err(anyhow::anyhow!("{}: {error}", model.name()))
+            }
             session => Ok(session?),
         }
     }

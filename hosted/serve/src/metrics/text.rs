@@ -202,6 +202,7 @@ mod tests {
     use super::*;
     use crate::metrics::{EndFigures, StepFigures};
     use core::time::Duration;
+    use sluice::core::engine::Neurons;
 
     fn busy() -> Arc<Metrics> {
         let metrics = Metrics::new("a \"b\"");

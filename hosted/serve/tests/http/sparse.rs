@@ -3,14 +3,16 @@
 use crate::adapters::folder;
 use crate::client::{Running, options};
 use serde_json::json;
+use sluice::Team;
 use sluice::file::OutputFile;
+use sluice::host::topology::Cores;
 use sluice_core::engine::Sparse;
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
 use sluice_core::model::Activation;
 use sluice_core::team::StopFlag;
 use sluice_make::slc::{FfnLayout, PackOptions, SlcWatch, pack};
-use sluice_serve::ServerConfig;
+use sluice_serve::{Server, ServerConfig};
 use std::path::Path;
 
 const MODEL: &str = concat!(
@@ -88,7 +90,14 @@ fn neurons_left_unread_are_counted_and_change_no_answer() {
     let (answer, shown, counts, same) = run(&slc, Some(Sparse::Off));
     assert_eq!((answer, &*shown, counts), (expected, "off", [0, 0]));
     assert_eq!(same, fingerprint);
-    let refusal = Running::refusal(server(Path::new(MODEL), Some(Sparse::Exact)));
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let options = server(Path::new(MODEL), Some(Sparse::Exact));
+    let ended = runtime.block_on(async {
+        let team = Team::new(1, &Cores::detect()).unwrap();
+        let server = Server::bind(options, team).await.unwrap();
+        server.run(Box::pin(core::future::pending())).await
+    });
+    let refusal = ended.unwrap_err().to_string();
     assert!(refusal.contains("sluice pack --ffn neuron"), "{refusal}");
     std::fs::remove_dir_all(folder).unwrap();
 }

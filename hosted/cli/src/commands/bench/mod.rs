@@ -172,7 +172,7 @@ impl Bench<'_> {
         let model = &subject.model;
         let mut session = model
             .session_on(&team, limits)
-            .context("creating the session")?;
+            .with_context(|| format!("{}: creating the session", model.name()))?;
         session.set_stop(self.stop);
         session.set_prefetch(self.args.prefetch());
         let mut runner = Runner {
