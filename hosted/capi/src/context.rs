@@ -8,7 +8,7 @@ use crate::speculation::{Asked, Speculation};
 use crate::status::{Failure, Status, guard};
 use core::ffi::c_char;
 use core::ptr;
-use sluice::core::engine::{EngineError, Wants};
+use sluice::core::engine::{EngineError, Sparse, Wants};
 use sluice::core::hash::Hash64;
 use sluice::core::kernels::KvType;
 use sluice::core::team::StopFlag;
@@ -204,9 +204,7 @@ impl Context {
             )
         };
         // SAFETY: by the caller.
-        let sparse = unsafe { c_text("sparse", params.sparse)? };
-        let sparse = sparse.map(sparse_mode).transpose();
-        let sparse = sparse.map_err(|error| invalid(&format_args!("sparse: {error}")))?;
+        let sparse = unsafe { sparse(params)? };
         let speculation = Speculation::new(&Asked {
             kind,
             draft: draft.map(|draft| &draft.model),
@@ -266,6 +264,19 @@ impl Context {
             )),
         }
     }
+}
+
+/// Which neurons are left unread, if that is set.
+///
+/// # Safety
+/// - `sparse` is null or zero-terminated.
+unsafe fn sparse(params: &ContextParams) -> Result<Option<Sparse>, Failure> {
+    // SAFETY: by the caller.
+    let name = unsafe { c_text("sparse", params.sparse)? };
+    name.map(sparse_mode).transpose().map_err(|error| {
+        let message = format_args!("sparse: {error}");
+        Failure::new(Status::SLUICE_INVALID_ARGUMENT, message)
+    })
 }
 
 impl Work {

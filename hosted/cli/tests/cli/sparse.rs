@@ -34,7 +34,7 @@ fn texts_are_the_same_in_each_mode_and_the_share_that_was_skipped_is_printed() {
         assert_eq!(ran.stdout, expected.stdout, "{mode:?}");
         assert_eq!(skipped(&ran), skips, "{mode:?}: {ran:?}");
     }
-    // Off has an effect on no file that is not by neuron, and so it is no error there.
+    // Other files have nothing to leave unread, so that off asks for what they do.
     assert_eq!(told(&model, &["--sparse", "off"]).stdout, expected.stdout);
 }
 

@@ -129,21 +129,7 @@ fn counters(page: &mut Page<'_>) -> fmt::Result {
     page.each("decode_turn_seconds_total", "counter", help, |m| {
         m.decode_turn_time.value()
     })?;
-    let name = "ffn_neurons_total";
-    page.head(
-        name,
-        "counter",
-        "Number of neurons of steps that may leave neurons unread.",
-    )?;
-    for (labels, m) in &page.models {
-        for (state, count) in [
-            ("computed", &m.neurons_computed),
-            ("skipped", &m.neurons_skipped),
-        ] {
-            let n = count.value();
-            writeln!(page.text, "sluice:{name}{{{labels},state=\"{state}\"}} {n}")?;
-        }
-    }
+    neurons(page)?;
     for (name, help, of) in SPECULATION {
         page.head(&format!("{name}_total"), "counter", help)?;
         for (labels, m) in &page.models {
@@ -160,6 +146,26 @@ fn counters(page: &mut Page<'_>) -> fmt::Result {
         for (position, n) in m.drafts().accepted_at.iter().enumerate() {
             let labels = format!("{labels},position=\"{position}\"");
             writeln!(page.text, "sluice:{PER_POSITION}_total{{{labels}}} {n}")?;
+        }
+    }
+    Ok(())
+}
+
+/// Neurons of steps that may leave some unread, by whether they were.
+fn neurons(page: &mut Page<'_>) -> fmt::Result {
+    let name = "ffn_neurons_total";
+    page.head(
+        name,
+        "counter",
+        "Number of neurons of steps that may leave neurons unread.",
+    )?;
+    for (labels, m) in &page.models {
+        for (state, count) in [
+            ("computed", &m.neurons_computed),
+            ("skipped", &m.neurons_skipped),
+        ] {
+            let n = count.value();
+            writeln!(page.text, "sluice:{name}{{{labels},state=\"{state}\"}} {n}")?;
         }
     }
     Ok(())
