@@ -179,17 +179,7 @@ impl Context {
         // SAFETY: by the caller.
         let isa = unsafe { c_text("isa", params.isa)? };
         // SAFETY: by the caller.
-        let types = unsafe {
-            [
-                c_text("type_k", params.type_k)?,
-                c_text("type_v", params.type_v)?,
-            ]
-        };
-        let [type_k, type_v] = types.map(|name| {
-            let name = name.unwrap_or("f16");
-            KvType::from_name(name)
-                .ok_or_else(|| invalid(&format_args!("unknown KV type '{name}'")))
-        });
+        let types = unsafe { kv_types(params)? };
         if params.no_kv_rotation > 1 {
             let given = params.no_kv_rotation;
             return Err(invalid(&format_args!(
@@ -220,7 +210,7 @@ impl Context {
         let limits = Limits {
             n_ctx,
             n_batch: (params.n_batch as usize).min(n_ctx),
-            types: Some((type_k?, type_v?)),
+            types: Some(types),
             kv_rotation: params.no_kv_rotation == 0,
             adapter_rank: params.adapter_rank as usize,
             n_checkpoints: 1,
@@ -264,6 +254,28 @@ impl Context {
             )),
         }
     }
+}
+
+/// The types of keys and of values.
+///
+/// # Safety
+/// - `type_k` and `type_v` are null or zero-terminated.
+unsafe fn kv_types(params: &ContextParams) -> Result<(KvType, KvType), Failure> {
+    // SAFETY: by the caller.
+    let names = unsafe {
+        [
+            c_text("type_k", params.type_k)?,
+            c_text("type_v", params.type_v)?,
+        ]
+    };
+    let [type_k, type_v] = names.map(|name| {
+        let name = name.unwrap_or("f16");
+        KvType::from_name(name).ok_or_else(|| {
+            let message = format_args!("unknown KV type '{name}'");
+            Failure::new(Status::SLUICE_INVALID_ARGUMENT, message)
+        })
+    });
+    Ok((type_k?, type_v?))
 }
 
 /// Which neurons are left unread, if that is set.
