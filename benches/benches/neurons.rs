@@ -4,12 +4,7 @@
 //! times the last-level cache. `exact`: gate in panels, up and down of the active neurons; `given`: gate, up and down of
 //! these alone. Both are shares of the dense time: medians, taken in turn. A name as argument selects a type, a second
 //! one a density in percent.
-#![allow(
-    clippy::undocumented_unsafe_blocks,
-    clippy::multiple_unsafe_ops_per_block,
-    clippy::print_stdout,
-    reason = "slices of this file's own memory; a bench prints"
-)]
+#![allow(clippy::print_stdout, reason = "a bench prints")]
 
 use core::hint::spin_loop;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -41,10 +36,12 @@ impl Bytes {
     }
 
     fn get(&self) -> &[u8] {
+        // SAFETY: `Line` is plain bytes, and there are at least `self.1` of them.
         unsafe { core::slice::from_raw_parts(self.0.as_ptr().cast(), self.1) }
     }
 
     fn get_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `get`, borrowed exclusively.
         unsafe { core::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), self.1) }
     }
 }
@@ -96,14 +93,14 @@ impl Row {
         let layout = ActivationLayout::new(x.len(), kinds);
         let mut bytes = Bytes::new(layout.row_bytes());
         let row = bytes.get_mut().as_mut_ptr();
-        unsafe {
-            table.quantize(&Quantize {
-                x,
-                first_col: 0,
-                layout: &layout,
-                row,
-            });
-        }
+        let args = Quantize {
+            x,
+            first_col: 0,
+            layout: &layout,
+            row,
+        };
+        // SAFETY: the row is exclusively borrowed, and as long as the layout says.
+        unsafe { table.quantize(&args) };
         Self { layout, bytes }
     }
 }
@@ -143,19 +140,16 @@ fn multiply(
         prefetch: Prefetch::Near,
         beside: &[],
     };
-    unsafe {
-        match part {
-            Part::Dense => table.matmul(&args),
-            Part::Skipping => table.matmul_skipping(&args),
-            Part::Listed(rows) => {
-                let half = rows.len() / 2;
-                let rows = if rank == 0 {
-                    &rows[..half]
-                } else {
-                    &rows[half..]
-                };
-                table.matmul_listed(&args, rows);
-            }
+    match part {
+        // SAFETY: `out` has as many elements as the matrix has rows; each thread has its own.
+        Part::Dense => unsafe { table.matmul(&args) },
+        // SAFETY: as above.
+        Part::Skipping => unsafe { table.matmul_skipping(&args) },
+        Part::Listed(rows) => {
+            let (first, second) = rows.split_at(rows.len() / 2);
+            let rows = if rank == 0 { first } else { second };
+            // SAFETY: as above.
+            unsafe { table.matmul_listed(&args, rows) };
         }
     }
 }

@@ -14,6 +14,23 @@ use sluice_core::team::StopFlag;
 use sluice_make::slc::{FfnLayout, PackOptions, SlcFileError, SlcWatch, pack, unpack};
 use std::path::PathBuf;
 
+/// Types that networks can be stored in by neuron: those of integers with a fast kernel.
+pub const TYPES_BY_NEURON: [GgmlType; 13] = [
+    GgmlType::Q8_0,
+    GgmlType::Q4_0,
+    GgmlType::Q4_1,
+    GgmlType::Q5_0,
+    GgmlType::Q5_1,
+    GgmlType::Q2_K,
+    GgmlType::Q3_K,
+    GgmlType::Q4_K,
+    GgmlType::Q5_K,
+    GgmlType::Q6_K,
+    GgmlType::IQ4_NL,
+    GgmlType::IQ4_XS,
+    GgmlType::MXFP4,
+];
+
 /// A path in the temporary folder, removed at the end.
 struct Temporary(PathBuf);
 

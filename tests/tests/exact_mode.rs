@@ -12,7 +12,7 @@ use sluice_core::model::ModelWeights;
 use sluice_core::team::StopFlag;
 use sluice_make::slc::FfnLayout;
 use sluice_tests::build::{File, Random, Shape};
-use sluice_tests::packing::{InPlace, packed};
+use sluice_tests::packing::{InPlace, TYPES_BY_NEURON, packed};
 use sluice_tests::run::{self, Room, Weights, YieldWait, entries};
 
 /// Activations that set gates to 0, with a threshold where there is one.
@@ -129,22 +129,7 @@ fn ids(n: u32) -> Vec<u32> {
 #[test]
 fn every_type_and_activation_has_the_bits_of_panels() {
     let ids = ids(16);
-    let types = [
-        GgmlType::Q8_0,
-        GgmlType::Q4_0,
-        GgmlType::Q4_1,
-        GgmlType::Q5_0,
-        GgmlType::Q5_1,
-        GgmlType::Q2_K,
-        GgmlType::Q3_K,
-        GgmlType::Q4_K,
-        GgmlType::Q5_K,
-        GgmlType::Q6_K,
-        GgmlType::IQ4_NL,
-        GgmlType::IQ4_XS,
-        GgmlType::MXFP4,
-    ];
-    for ty in types {
+    for ty in TYPES_BY_NEURON {
         for shape in shapes(ty) {
             for (i, activation) in ACTIVATIONS.into_iter().enumerate() {
                 let gguf_file = with_activation(&shape, activation).bytes();

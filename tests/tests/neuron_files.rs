@@ -15,25 +15,8 @@ use sluice_core::team::StopFlag;
 use sluice_make::slc::{FfnLayout, NoFormReason, SlcFileError};
 use sluice_tests::build::{File, Random, Shape};
 use sluice_tests::goldens;
-use sluice_tests::packing::{InPlace, packed, unpacked, with_quantised_ffn};
+use sluice_tests::packing::{InPlace, TYPES_BY_NEURON, packed, unpacked, with_quantised_ffn};
 use sluice_tests::run::{self, Room, Weights, YieldWait, entries};
-
-/// Types that have the forms.
-const TYPES: [GgmlType; 13] = [
-    GgmlType::Q8_0,
-    GgmlType::Q4_0,
-    GgmlType::Q4_1,
-    GgmlType::Q5_0,
-    GgmlType::Q5_1,
-    GgmlType::Q2_K,
-    GgmlType::Q3_K,
-    GgmlType::Q4_K,
-    GgmlType::Q5_K,
-    GgmlType::Q6_K,
-    GgmlType::IQ4_NL,
-    GgmlType::IQ4_XS,
-    GgmlType::MXFP4,
-];
 
 fn by_neuron(gguf_file: &[u8]) -> Vec<u8> {
     packed(gguf_file, FfnLayout::Neurons).unwrap()
@@ -134,7 +117,7 @@ fn shapes(ty: GgmlType) -> [Shape; 2] {
 #[test]
 fn every_type_comes_back_and_has_the_logits_of_panels() {
     let ids: Vec<u32> = (0..48).map(|i| i * 37 % 300).collect();
-    for ty in TYPES {
+    for ty in TYPES_BY_NEURON {
         for shape in shapes(ty) {
             let gguf_file = shape.file().bytes();
             let file = by_neuron(&gguf_file);
@@ -347,7 +330,7 @@ fn what_has_no_form_is_named() {
 /// Infinite and NaN scales of up or down: 0 times one of them is not 0.
 #[test]
 fn scales_that_are_not_finite_are_named() {
-    for ty in TYPES {
+    for ty in TYPES_BY_NEURON {
         for &(at, _) in sluice_tests::build::scales(ty) {
             for bits in [0x7c00u16, 0xfc00, 0x7e00] {
                 for name in ["blk.0.ffn_up.weight", "blk.0.ffn_down.weight"] {

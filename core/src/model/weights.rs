@@ -7,6 +7,7 @@ use super::rope::{LongRope, Rope};
 use super::site::{Site, Vector};
 use super::weight::Weight;
 use crate::kernels::bytes::Pod;
+use crate::kernels::panel::PanelLayout;
 use core::fmt;
 
 /// One layer: the tensors that its family's table found.
@@ -27,6 +28,11 @@ const _: () = {
 unsafe impl Pod for Layer {}
 
 impl Layer {
+    /// The layout of its matrix at a site, or of each expert's.
+    pub(crate) const fn layout(&self, site: Site) -> PanelLayout {
+        self.matrices[site as usize].layout()
+    }
+
     /// A layer without tensors: the initial content of tables.
     pub(super) const EMPTY: Self = Self {
         vectors: [VectorRef::EMPTY; Vector::COUNT],

@@ -4,7 +4,7 @@ use crate::support::{Folder, MODEL, Ran, ran, sluice};
 use core::time::Duration;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 /// A folder with a client of this name.
@@ -210,6 +210,17 @@ fn what_is_missing_is_said() {
     );
 }
 
+/// A launch whose client has printed a line, which may have more to print.
+fn started(folder: &Folder, port: &str) -> (Child, String) {
+    let mut command = launch(folder, &["claude", "-m", MODEL, "--port", port]);
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("the program starts");
+    let mut line = String::new();
+    let mut out = std::io::BufReader::new(child.stdout.as_mut().expect("a pipe"));
+    std::io::BufRead::read_line(&mut out, &mut line).expect("a line");
+    (child, line)
+}
+
 #[test]
 fn what_ends_launch_ends_the_client_and_the_server() {
     let folder = client(
@@ -217,12 +228,7 @@ fn what_ends_launch_ends_the_client_and_the_server() {
         "trap 'echo ended; exit 9' TERM; echo ready; while :; do sleep 0.05; done",
     );
     let port = port();
-    let mut command = launch(&folder, &["claude", "-m", MODEL, "--port", &port]);
-    command.stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().expect("the program starts");
-    let mut out = std::io::BufReader::new(child.stdout.take().expect("a pipe"));
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut out, &mut line).expect("a line");
+    let (mut child, line) = started(&folder, &port);
     assert_eq!(line, "ready\n");
     assert!(is_up(&port));
     let pid = child.id().to_string();
@@ -239,12 +245,7 @@ fn a_launch_that_is_killed_leaves_no_server() {
     // The client ends by itself when this test has killed it.
     let folder = client("claude", "echo $$; exec sleep 60");
     let port = port();
-    let mut command = launch(&folder, &["claude", "-m", MODEL, "--port", &port]);
-    command.stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().expect("the program starts");
-    let mut out = std::io::BufReader::new(child.stdout.take().expect("a pipe"));
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut out, &mut line).expect("a line");
+    let (mut child, line) = started(&folder, &port);
     assert!(is_up(&port));
     child.kill().expect("it runs");
     let _status = child.wait();

@@ -2,7 +2,7 @@
 
 use crate::support::{Folder, MODEL, TemporaryFile, fails, run_to, sluice};
 use core::time::Duration;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 #[test]
@@ -71,6 +71,17 @@ fn cache(name: &str) -> Folder {
     folder
 }
 
+/// A silent server of a preset on a socket.
+fn serve(preset: &str, socket: &str) -> Command {
+    let mut command = sluice();
+    command
+        .args(["serve", "--models-preset", preset, "--host", socket])
+        .args(["-t", "1"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command
+}
+
 #[test]
 fn models_of_a_preset_and_of_the_cache_are_served() {
     let folder = cache("cache");
@@ -80,22 +91,8 @@ fn models_of_a_preset_and_of_the_cache_are_served() {
     );
     let file = TemporaryFile::new("models.ini", text.as_bytes());
     let socket = folder.path("server.sock");
-    let mut command = sluice();
-    command
-        .args([
-            "serve",
-            "--models-preset",
-            file.path(),
-            "--host",
-            &socket,
-            "-t",
-            "1",
-            "-np",
-            "3",
-        ])
-        .env("LLAMA_CACHE", &folder.0)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
+    let mut command = serve(file.path(), &socket);
+    command.args(["-np", "3"]).env("LLAMA_CACHE", &folder.0);
     let mut served = command.spawn().expect("the program starts");
     let begun = Instant::now();
     let small = loop {
@@ -125,21 +122,10 @@ fn a_model_of_the_hub_drafts_and_is_not_listed_twice() {
         load-on-startup = true\n";
     let file = TemporaryFile::new("drafts.ini", text.as_bytes());
     let socket = folder.path("server.sock");
-    let mut command = sluice();
+    let mut command = serve(file.path(), &socket);
     command
-        .args([
-            "serve",
-            "--models-preset",
-            file.path(),
-            "--host",
-            &socket,
-            "-t",
-            "1",
-        ])
         .env("LLAMA_CACHE", &folder.0)
-        .env("HF_HUB_OFFLINE", "1")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
+        .env("HF_HUB_OFFLINE", "1");
     let mut served = command.spawn().expect("the program starts");
     let begun = Instant::now();
     let props = loop {
@@ -166,21 +152,10 @@ fn a_preset_is_read_again_by_a_request() {
     write(&format!(
         "[a]\nmodel = {MODEL}\n[b]\nmodel = {MODEL}\nc = 256\nload-on-startup = true\n"
     ));
-    let mut command = sluice();
+    let mut command = serve(&file, &socket);
     command
-        .args([
-            "serve",
-            "--models-preset",
-            &file,
-            "--host",
-            &socket,
-            "-t",
-            "1",
-        ])
         .env("LLAMA_CACHE", &folder.0)
-        .env("HF_ENDPOINT", "http://127.0.0.1:1")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
+        .env("HF_ENDPOINT", "http://127.0.0.1:1");
     let mut served = command.spawn().expect("the program starts");
     let begun = Instant::now();
     let wait = |path: &str, words: &str| loop {

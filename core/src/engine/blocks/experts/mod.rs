@@ -33,7 +33,7 @@ pub(super) use room::ExpertsRoom;
 use super::LayerAt;
 use crate::engine::adapt::{Adapted, At};
 use crate::engine::epilogue::{Epilogue, Gated};
-use crate::engine::linear::{Linear, STRIP_ROWS};
+use crate::engine::linear::Linear;
 use crate::engine::lora::EXPERTS;
 use crate::engine::pass::{Pass, activations};
 use crate::engine::rows::{
@@ -359,7 +359,8 @@ impl<'p> Block<'p> {
         };
         let (pass, index, order) = (self.pass, self.at.index, runner.order);
         let start = runner.now();
-        let n_strips = self.width().div_ceil(STRIP_ROWS);
+        let layout = self.at.weights.layout(Site::FfnDown);
+        let n_strips = self.width().div_ceil(layout.strip_rows());
         let mut bytes = 0;
         let mut waiter = Waiter::new(self.source, index, ExpertPart::Down);
         let mut work = |rank, member: &mut _, strips: Range<usize>| {

@@ -9,15 +9,24 @@
     reason = "a kernel's safety argument is one: pointers stay inside operands that were checked"
 )]
 
+mod active;
+pub(crate) mod finish;
+mod kernels;
+
+pub(crate) use active::Four;
+pub(crate) use kernels::skip_kernels;
+
 use super::rows::Int8Rows;
-use super::unpack::{Block, Line, SubBlockBytes, SuperBlock};
-use crate::activation::{BLOCK_COLS, SUM_COLS};
+use super::unpack::Line;
+use crate::activation::BLOCK_COLS;
 use crate::args::{Matmul, Store};
 use crate::contract::GROUP;
 use crate::neuron::Chunks;
 use crate::panel::PANEL_ROWS;
 use crate::panel::form::{CHUNK, group_cols};
 use crate::prefetch::{prefetch_line_to_l2, prefetch_to_l2};
+use active::Active;
+use finish::{FinishFn, SubBlocks, sum};
 
 /// What these products need of vectors that hold a line.
 pub(crate) trait NeuronLine: Line {
@@ -48,77 +57,6 @@ pub(crate) trait NeuronLine: Line {
     -> Self::Floats;
 }
 
-/// Four columns of a sub-block and their codes; if there are fewer, the rest have code 0.
-#[derive(Clone, Copy)]
-pub(crate) struct Four {
-    columns: [u8; 4],
-    q: [i8; 4],
-}
-
-impl Four {
-    const NONE: Self = Self {
-        columns: [0; 4],
-        q: [0; 4],
-    };
-}
-
-/// The columns of a group whose codes are not 0, by sub-block.
-struct Active {
-    fours: [Four; GROUP / 4],
-    /// Where the fours of each sub-block end.
-    ends: [u8; 16],
-    /// Fours of all sub-blocks.
-    n: usize,
-}
-
-impl Active {
-    const EMPTY: Self = Self {
-        fours: [Four::NONE; GROUP / 4],
-        ends: [0; _],
-        n: 0,
-    };
-
-    /// Finds the columns of a group of `n_cols` columns, in sub-blocks of `sub_cols`.
-    #[inline(never)]
-    fn find(&mut self, q: &[i8; GROUP], n_cols: usize, sub_cols: usize) {
-        let mut n = 0;
-        for (s, first) in (0..n_cols).step_by(sub_cols).enumerate() {
-            let mut found = 0;
-            let sub_block = &q[first..first + sub_cols];
-            for (i, eight) in sub_block.as_chunks::<8>().0.iter().enumerate() {
-                let word = u64::from_le_bytes(eight.map(i8::cast_unsigned));
-                // The highest bit of each byte that is not 0.
-                const LOW: u64 = u64::MAX / 255 * 0x7f;
-                let mut bits = (((word & LOW) + LOW) | word) & !LOW;
-                while bits != 0 {
-                    let at = bits.trailing_zeros() as usize / 8;
-                    bits &= bits - 1;
-                    let column = (first + 8 * i + at).to_le_bytes()[0];
-                    let four = &mut self.fours[n + found / 4];
-                    if found.is_multiple_of(4) {
-                        *four = Four {
-                            columns: [column; 4],
-                            q: [0; 4],
-                        };
-                    }
-                    four.columns[found % 4] = column;
-                    four.q[found % 4] = eight[at];
-                    found += 1;
-                }
-            }
-            n += found.div_ceil(4);
-            self.ends[s] = n.to_le_bytes()[0];
-        }
-        self.n = n;
-    }
-
-    /// The fours of sub-block `s`.
-    fn of(&self, s: usize) -> &[Four] {
-        let start = s.checked_sub(1).map_or(0, |s| self.ends[s].into());
-        &self.fours[start..self.ends[s].into()]
-    }
-}
-
 /// Tokens whose columns are found together: they share what is read.
 const TOKENS: usize = 8;
 
@@ -147,47 +85,6 @@ pub(crate) struct Columns {
 
 /// Adds the dots of some columns to a chunk.
 pub(crate) type DotsFn = unsafe fn(&Columns, &[Four], i32, &mut Dots);
-
-/// Scales dots and adds them to the outputs of a panel: its head, the number of sub-blocks, the panel's dots of the first
-/// of them (the next one's are [`CHUNK`] further), the token's group, outputs.
-pub(crate) type FinishFn =
-    unsafe fn(&SubBlocks, &[u8], *const [i32; PANEL_ROWS], &Int8Rows, *mut f32);
-
-/// The sub-blocks of a group.
-#[derive(Clone, Copy)]
-pub(crate) struct SubBlocks {
-    /// How many there are.
-    pub(crate) n: usize,
-    pub(crate) cols: usize,
-    /// Unpacks the scales, and perhaps minima, of a type with exact sums over 256 columns.
-    pub(crate) scales: Option<ScalesFn>,
-    /// Where `d` and `dmin` are in the head of such a type, the latter if it has minima, and where the scales are.
-    pub(crate) d: (usize, Option<usize>, usize),
-}
-
-/// [`SuperBlock::scale_lines`].
-pub(crate) type ScalesFn = unsafe fn(&[u8], &mut [SubBlockBytes; 2]);
-
-impl SubBlocks {
-    /// Of a type with a scale for each block of 32 columns.
-    pub(crate) const BLOCKS: Self = Self {
-        n: 0,
-        cols: BLOCK_COLS,
-        scales: None,
-        d: (0, None, 0),
-    };
-
-    /// Of a type with exact sums over 256 columns.
-    pub(crate) fn of<B: SuperBlock>(scales: ScalesFn) -> Self {
-        let (d, dmin) = B::d(GROUP, 0);
-        Self {
-            n: 0,
-            cols: B::SUB_COLS,
-            scales: Some(scales),
-            d: (d, B::MIN.then_some(dmin), B::start(GROUP, 0)),
-        }
-    }
-}
 
 /// What the products of one type need.
 pub(crate) struct Skip {
@@ -344,22 +241,6 @@ unsafe fn group(
     }
 }
 
-/// The sum of the codes of sub-block `s`.
-///
-/// # Safety
-/// - A group is readable at `x`.
-#[inline(always)]
-unsafe fn sum(x: &Int8Rows, sub_cols: usize, s: usize) -> i32 {
-    let sums: *const i16 = x.sums.cast();
-    // SAFETY: a group has 16 sums.
-    unsafe {
-        match sub_cols {
-            SUM_COLS => sums.add(s).read().into(),
-            _ => i32::from(sums.add(2 * s).read()) + i32::from(sums.add(2 * s + 1).read()),
-        }
-    }
-}
-
 /// Dots of a chunk whose columns are first widened to bytes: the last one, if it has fewer outputs, and the chunks of types
 /// with more than one plane.
 ///
@@ -469,176 +350,3 @@ pub(crate) unsafe fn dots<L: NeuronLine>(
         unsafe { acc.store(out.as_mut_ptr().cast()) };
     }
 }
-
-/// [`Skip::finish`] of a type with a scale per 32 columns.
-///
-/// # Safety
-/// - As there; the CPU has the features of `L`.
-#[inline(always)]
-pub(crate) unsafe fn finish_blocks<L: NeuronLine, B: Block>(
-    subs: &SubBlocks,
-    head: &[u8],
-    dots: *const [i32; PANEL_ROWS],
-    x: &Int8Rows,
-    out: *mut f32,
-) {
-    // SAFETY: by the caller.
-    unsafe {
-        let lanes: *mut [f32; PANEL_ROWS] = out.cast();
-        let mut acc = L::floats(&*lanes);
-        let (block_bytes, _) = B::offsets(GROUP, 1);
-        for b in 0..subs.n {
-            let numbers = head[b * block_bytes..].as_ptr();
-            let d = L::float(x.d.cast::<f32>().add(b).read());
-            let dots = L::load(dots.add(8 * b).cast());
-            let scale = L::product(B::scales::<L>(numbers), d);
-            acc = L::fma::<false>(scale, dots.to_floats(), acc);
-            if B::MIN {
-                let sum = L::ints(sum(x, BLOCK_COLS, b)).to_floats();
-                let m = L::halves(numbers.add(2 * PANEL_ROWS));
-                acc = L::fma::<false>(L::product(m, d), sum, acc);
-            }
-        }
-        L::store_floats(acc, &mut *lanes);
-    }
-}
-
-/// [`Skip::finish`] of a type with exact sums over 256 columns.
-///
-/// # Safety
-/// - As there; the CPU has the features of `L`.
-#[inline(always)]
-pub(crate) unsafe fn finish_super_block<L: NeuronLine>(
-    subs: &SubBlocks,
-    head: &[u8],
-    dots: *const [i32; PANEL_ROWS],
-    x: &Int8Rows,
-    out: *mut f32,
-) {
-    let (d, dmin, start) = subs.d;
-    let mut of_subs = [SubBlockBytes::EMPTY; 2];
-    // SAFETY: by the caller; a head has 16 numbers at each place.
-    unsafe {
-        let lanes: *mut [f32; PANEL_ROWS] = out.cast();
-        if let Some(scales) = subs.scales {
-            scales(&head[start..], &mut of_subs);
-        }
-        let [scales, mins] = &of_subs;
-        let (mut total, mut min_total) = (L::ints(0), L::ints(0));
-        for s in 0..subs.n {
-            total = total.add_product(L::load(dots.add(8 * s).cast()), scales.widen(s));
-            if dmin.is_some() {
-                min_total = min_total.add_product(L::ints(sum(x, subs.cols, s)), mins.widen(s));
-            }
-        }
-        let d = L::halves(head[d..].as_ptr());
-        let mut t = L::fma::<false>(d, total.to_floats(), L::float(0.0));
-        if let Some(dmin) = dmin {
-            t = L::fma::<true>(L::halves(head[dmin..].as_ptr()), min_total.to_floats(), t);
-        }
-        let acc = L::fma::<false>(L::float((*x.numbers()).d), t, L::floats(&*lanes));
-        L::store_floats(acc, &mut *lanes);
-    }
-}
-
-/// The kernels of all types, with lines of type `$line`, compiled with `$features`: a function `skip` of a type.
-macro_rules! skip_kernels {
-    ($line:ty, $features:literal) => {
-        use crate::activation::ActivationKinds;
-        use crate::panel::PANEL_ROWS;
-        use crate::scalar::matmul::IQ4_TABLE;
-        use crate::vector::neurons::{self, Columns, Dots, FinishFn, Four, Skip, SubBlocks};
-        use crate::vector::rows::Int8Rows;
-        use crate::vector::unpack::{Block, SubBlockBytes, SuperBlock};
-
-        /// # Safety
-        /// - As [`neurons::dots`].
-        #[target_feature(enable = $features)]
-        unsafe fn dots(columns: &Columns, fours: &[Four], start: i32, out: &mut Dots) {
-            // SAFETY: by the caller.
-            unsafe { neurons::dots::<$line>(columns, fours, start, out) };
-        }
-
-        /// # Safety
-        /// - As [`neurons::finish_blocks`].
-        #[target_feature(enable = $features)]
-        unsafe fn finish_blocks<B: Block>(
-            subs: &SubBlocks,
-            head: &[u8],
-            dots: *const [i32; PANEL_ROWS],
-            x: &Int8Rows,
-            out: *mut f32,
-        ) {
-            // SAFETY: by the caller.
-            unsafe { neurons::finish_blocks::<$line, B>(subs, head, dots, x, out) };
-        }
-
-        /// # Safety
-        /// - As [`neurons::finish_super_block`].
-        #[target_feature(enable = $features)]
-        unsafe fn finish_super_block(
-            subs: &SubBlocks,
-            head: &[u8],
-            dots: *const [i32; PANEL_ROWS],
-            x: &Int8Rows,
-            out: *mut f32,
-        ) {
-            // SAFETY: by the caller.
-            unsafe { neurons::finish_super_block::<$line>(subs, head, dots, x, out) };
-        }
-
-        /// # Safety
-        /// - As [`SuperBlock::scale_lines`].
-        #[target_feature(enable = $features)]
-        unsafe fn scales<B: SuperBlock>(super_block: &[u8], out: &mut [SubBlockBytes; 2]) {
-            // SAFETY: by the caller.
-            unsafe { B::scale_lines::<$line>(super_block, out) };
-        }
-
-        /// The kernels of a type with integer codes.
-        pub(crate) fn skip(ty: WeightType) -> Option<Skip> {
-            const BLOCKS: SubBlocks = SubBlocks::BLOCKS;
-            let (nibbles, bytes) = ((true, true), (true, false));
-            let others = (false, false);
-            let values = Some(&IQ4_TABLE);
-            let scale: FinishFn = finish_blocks::<Q4_0>;
-            let scale_and_min: FinishFn = finish_blocks::<Q4_1>;
-            let sums: FinishFn = finish_super_block;
-            let ((is_plain, are_nibbles), finish, subs, offset, table) = match ty {
-                WeightType::Q8_0 => (bytes, scale, BLOCKS, 128, None),
-                WeightType::Q4_0 => (nibbles, scale, BLOCKS, 8, None),
-                WeightType::Q4_1 => (nibbles, scale_and_min, BLOCKS, 0, None),
-                WeightType::Q5_0 => (others, scale, BLOCKS, 16, None),
-                WeightType::Q5_1 => (others, scale_and_min, BLOCKS, 0, None),
-                WeightType::IQ4_NL => (nibbles, scale, BLOCKS, 128, values),
-                WeightType::MXFP4 => {
-                    let finish: FinishFn = finish_blocks::<Mxfp4>;
-                    (nibbles, finish, BLOCKS, 128, Mxfp4::TABLE.as_ref())
-                }
-                WeightType::Q4_K => (nibbles, sums, SubBlocks::of::<Q4K>(scales::<Q4K>), 0, None),
-                WeightType::Q5_K => (others, sums, SubBlocks::of::<Q5K>(scales::<Q5K>), 0, None),
-                WeightType::Q6_K => (others, sums, SubBlocks::of::<Q6K>(scales::<Q6K>), 32, None),
-                WeightType::Q3_K => (others, sums, SubBlocks::of::<Q3K>(scales::<Q3K>), 4, None),
-                WeightType::Q2_K => (others, sums, SubBlocks::of::<Q2K>(scales::<Q2K>), 0, None),
-                WeightType::IQ4_XS => {
-                    let subs = SubBlocks::of::<Iq4Xs>(scales::<Iq4Xs>);
-                    (nibbles, sums, subs, 128, values)
-                }
-                _ => return None,
-            };
-            let kinds = ActivationKinds::for_weights(ty);
-            Some(Skip {
-                dots,
-                is_plain,
-                are_nibbles,
-                finish,
-                per_32: kinds.contains(ActivationKinds::INT8_32),
-                subs,
-                offset,
-                table,
-            })
-        }
-    };
-}
-
-pub(crate) use skip_kernels;
