@@ -75,7 +75,7 @@ pub(crate) unsafe fn matmul(args: &Matmul<'_>, kernel: PanelFn) {
                 rows: &rows[..n_tokens],
             };
             let mut acc = [[0f32; PANEL_ROWS]; TILE];
-            if args.store == Store::Continue {
+            if !args.store.starts() {
                 // SAFETY: by the caller's contract.
                 unsafe { resume(args, row, n_rows, token, &mut acc[..n_tokens]) };
             }

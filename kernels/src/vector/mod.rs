@@ -11,6 +11,7 @@
     allow(
         dead_code,
         unused_imports,
+        unused_macros,
         reason = "no vector table for this processor yet"
     )
 )]
