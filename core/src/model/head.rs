@@ -182,7 +182,9 @@ impl Head {
     }
 
     fn push(&mut self, stage: Stage) {
-        self.stages.push(stage).expect("no head has more stages");
+        self.stages
+            .push(stage)
+            .unwrap_or_else(|_| unreachable!("no head has more stages"));
     }
 }
 

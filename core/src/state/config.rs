@@ -163,7 +163,9 @@ impl StateConfig {
 
     fn add(&mut self, model: &ModelConfig, layer: usize) {
         let place = self.place(model, model.kind(layer));
-        self.places.push(place).expect("as many as layers");
+        self.places
+            .push(place)
+            .unwrap_or_else(|_| unreachable!("as many as layers"));
     }
 
     /// Gives a layer its place.
@@ -209,7 +211,9 @@ impl StateConfig {
                 window,
                 n_pages,
             };
-            self.groups.push(group).expect("as many as kinds");
+            self.groups
+                .push(group)
+                .unwrap_or_else(|_| unreachable!("as many as kinds"));
             self.groups.len() - 1
         });
         let index = u16::try_from(self.groups[group].n_layer).expect("layers are few");

@@ -115,8 +115,12 @@ fn move_down(
         // Keys have been scaled when they were stored.
         let turn = model.rope(rope, shift.is_long).unscaled();
         turn.angles(back, &mut cos[..half], &mut sin[..half]);
-        known.push(rope).expect("as many as a model has");
-        angles.push((cos, sin)).expect("as many as known");
+        known
+            .push(rope)
+            .unwrap_or_else(|_| unreachable!("as many as a model has"));
+        angles
+            .push((cos, sin))
+            .unwrap_or_else(|_| unreachable!("as many as known"));
     }
     let mut scratch = Scratch {
         key: [0f32; HEAD_DIM_MAX],

@@ -165,6 +165,12 @@ fn clamp_swiglu(gate: &mut [f32], up: &mut [f32], alpha: f32, limit: f32) {
             *gate = limit;
         }
         *gate *= alpha;
-        *up = (up.clamp(-limit, limit) + 1.0) * inverse;
+        // Not `clamp`: its message would take the formatting of floats, 15 KB, into the bare-metal image.
+        if *up > limit {
+            *up = limit;
+        } else if *up < -limit {
+            *up = -limit;
+        }
+        *up = (*up + 1.0) * inverse;
     }
 }

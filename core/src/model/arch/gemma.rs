@@ -125,6 +125,8 @@ pub(super) fn window_rope(
         is_scaled,
         ..ropes[0]
     };
-    ropes.push(rope).expect("there is room for two");
+    ropes
+        .push(rope)
+        .unwrap_or_else(|_| unreachable!("there is room for two"));
     Ok(Some(1))
 }

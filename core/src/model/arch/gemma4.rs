@@ -103,7 +103,9 @@ fn read_windows<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), Mo
         freq_base: keys.f32_or("rope.freq_base_swa", 10_000.0)?,
         ..ropes[0]
     };
-    ropes.push(rope).expect("there is room for two");
+    ropes
+        .push(rope)
+        .unwrap_or_else(|_| unreachable!("there is room for two"));
     draft.window_rope = Some(1);
     Ok(())
 }

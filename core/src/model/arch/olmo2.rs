@@ -32,7 +32,9 @@ fn adjust<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelErr
         is_scaled: false,
         ..ropes[0]
     };
-    ropes.push(rope).expect("there is room for two");
+    ropes
+        .push(rope)
+        .unwrap_or_else(|_| unreachable!("there is room for two"));
     draft.window_rope = Some(1);
     Ok(())
 }

@@ -198,7 +198,9 @@ fn read_ends(
         is_scaled: true,
         pairing: family.rope_pairing,
     };
-    ropes.push(rope).expect("there is room for one");
+    ropes
+        .push(rope)
+        .unwrap_or_else(|_| unreachable!("there is room for one"));
     Ok(ModelConfig {
         architecture,
         fused: Fusion::of(family, keys, n_ff),

@@ -109,7 +109,10 @@ fn project<'p>(
         false => Site::SsmQkv,
     };
     let mut all: Vec<Linear<'p>, 4> = Vec::new();
-    let mut push = |linear| all.push(linear).expect("four at most");
+    let mut push = |linear| {
+        all.push(linear)
+            .unwrap_or_else(|_| unreachable!("four at most"))
+    };
     push(linear(runner, site, input.n_all, channels));
     match shape.keys {
         DeltaKeys::Alternate => {

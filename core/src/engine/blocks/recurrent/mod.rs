@@ -230,7 +230,9 @@ impl<'p> Block<'p> {
             while tokens.len() < n_token {
                 if self.pass.batch[entry].sequence == sequence {
                     let token = self.token(entry, head, &values, columns);
-                    tokens.push(token).expect("there is room for as many");
+                    tokens
+                        .push(token)
+                        .unwrap_or_else(|_| unreachable!("there is room for as many"));
                 }
                 entry += 1;
             }
