@@ -22,10 +22,10 @@ class Options(TypedDict, total=False):
 
     Engine:
         kv_rotation (bool, True): Rotate keys and values before quantising them to `q8_0`, `q4_0` or `fp8`.
-        activation (str): The activation of the networks' gates instead of the file's: `relu`, `drelu`, or `fatrelu:0.01` with
-            a threshold, for files of models with zeros that do not name it.
-        sparse (str): Which neurons of a file packed by neuron are left unread: `exact`, those that change no bit, or `off`; by
-            default `exact`, which has no effect on other files. Given for one of these, it is an error.
+        activation (str): The activation of the networks' gates instead of the file's: `relu`, `drelu`, or
+            `fatrelu:0.01` with a threshold, for files of models with zeros that do not name it.
+        sparse (str): Which neurons of a file packed by neuron are left unread: `exact`, those that change no bit,
+            or `off`; by default `exact`, which has no effect on other files. Given for one of these, it is an error.
         longrope (str): The rotary divisors of a longrope model: `short` or `long`; by default by the text's length.
         isa (str): The kernels: `scalar`, `avx2`, `avx512` and others; by default `SLUICE_ISA`, else the fastest.
 
