@@ -81,8 +81,8 @@ export class Front {
       reply.on('data', (part) => {
         if (rest > 0) response.write(part.subarray(0, rest));
         rest -= part.length;
-        // What was written is sent first.
-        if (rest <= 0) setTimeout(() => response.destroy(), 5);
+        // The page reads what was written first: an error discards what it has not read.
+        if (rest <= 0) setTimeout(() => response.destroy(), 250);
       });
       reply.on('end', () => rest > 0 && response.end());
       reply.on('error', () => response.destroy());
