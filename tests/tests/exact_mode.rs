@@ -331,3 +331,22 @@ fn neurons_are_left_unread_in_steps_of_few_tokens_alone() {
     assert_eq!(run(("relu", None), 16, Sparse::Exact), Neurons::default());
     assert_eq!(run(("relu", None), 1, Sparse::Off), Neurons::default());
 }
+
+#[test]
+fn a_model_trained_with_relu_leaves_two_thirds_of_its_neurons_unread() {
+    let gguf_file = include_bytes!("../fixtures/sparse/tale-relu-5.8m-Q8_0.gguf");
+    // "Once upon a time, there was a little girl named Lily. She loved to play with her toys and make them look nice."
+    let ids = [
+        0, 457, 463, 259, 423, 12, 427, 284, 259, 397, 503, 430, 406, 14, 343, 479, 266, 325, 310,
+        330, 634, 268, 507, 477, 545, 832, 14,
+    ];
+    let mut weights = Weights::plan(gguf_file).unwrap();
+    let mut in_place = InPlace::new(packed(gguf_file, FfnLayout::Neurons).unwrap()).unwrap();
+    let way = Way::plain(run::table());
+    let dense = way.logits(weights.load(gguf_file, 1).unwrap(), &ids);
+    let (sparse, neurons) = way.run(in_place.model().unwrap(), &ids);
+    assert!(sparse == dense, "the logits of the file in panels");
+    assert_eq!(neurons.n, ids.len() * 6 * 768);
+    println!("{neurons:?}");
+    assert!(neurons.n_skipped * 100 >= neurons.n * 65, "{neurons:?}");
+}
