@@ -20,6 +20,7 @@
 
 mod ahead;
 mod early;
+mod keep;
 mod latent;
 mod room;
 mod route;
@@ -138,6 +139,7 @@ pub(super) fn run<'p>(
     }
     let [shared, experts] = block.targets(runner);
     block.gate_up(runner, &routed)?;
+    block.leave_out(runner, &routed.buckets)?;
     block.shared_down(runner, shared)?;
     // SAFETY: the rows were written before the last barrier.
     let neurons = unsafe { activations(&room.neurons, &block.neurons, routed.buckets.len()) };
@@ -325,6 +327,7 @@ impl<'p> Block<'p> {
             Some(gate) => (Site::FfnGate, gate, Some(up)),
             None => (Site::FfnUp, up, None),
         };
+        let keeping = self.keeping(expert);
         let gated = Gated {
             activation: self.shape.activation,
             up,
@@ -332,6 +335,8 @@ impl<'p> Block<'p> {
             rows: neurons.part(at..neurons.len()),
             layout: self.neurons,
             selection: None,
+            keeping,
+            gates: None,
         };
         Linear {
             layer: self.at.index,

@@ -1,0 +1,73 @@
+//! The neurons of experts that are kept in modes that change results: rows of pairs are rows like others.
+
+use super::Block;
+use crate::engine::keep::{Keeping, Network};
+use crate::engine::rows::Buckets;
+use crate::engine::runner::Runner;
+use crate::kernels::panel::WeightType;
+use crate::model::Site;
+use crate::team::Stop;
+use crate::trace::Phase;
+
+impl<'p> Block<'p> {
+    /// How the neurons of an expert are chosen.
+    pub(super) fn keeping(&self, expert: u32) -> Option<Keeping<'p>> {
+        let first = expert as usize * self.shape.n_ff;
+        self.keeping_of(Site::FfnDown, first, self.shape.n_ff)
+    }
+
+    /// How those of the expert that works on every token are.
+    pub(super) fn keeping_of_shared(&self) -> Option<Keeping<'p>> {
+        let n_ff = self.shape.shared?.n_ff;
+        let first = self.shape.n_expert * self.shape.n_ff;
+        self.keeping_of(Site::FfnDownShexp, first, n_ff)
+    }
+
+    fn keeping_of(&self, down: Site, first: usize, n_ff: usize) -> Option<Keeping<'p>> {
+        let network = Network {
+            layer: self.at.index,
+            activation: self.shape.activation,
+            first,
+            n_ff,
+        };
+        let ty: WeightType = self.at.weights.layout(down).ty();
+        Keeping::new(self.pass, network, ty)
+    }
+
+    /// Leaves out neurons where whole rows are compared; then it ends with a barrier.
+    pub(super) fn leave_out(
+        &self,
+        runner: &mut Runner<'p, '_>,
+        buckets: &Buckets<'p>,
+    ) -> Result<(), Stop> {
+        let (pass, index, n) = (self.pass, self.at.index, runner.n_rows);
+        let ranks = self
+            .keeping(0)
+            .is_some_and(|keeping| keeping.ranks_values());
+        if !ranks {
+            return Ok(());
+        }
+        runner.share_ranges(Phase::FfnGateUp, index, buckets.len(), |_, places| {
+            for &expert in buckets.active() {
+                let own = buckets.range(expert);
+                let rows = own.start.max(places.start)..own.end.min(places.end);
+                if let Some(keeping) = self.keeping(expert).filter(|_| !rows.is_empty()) {
+                    // SAFETY: written before the last barrier; a row is one worker's.
+                    unsafe {
+                        keeping.leave_out_sought(pass, &self.neurons, &self.room.neurons, rows);
+                    }
+                }
+            }
+            0
+        });
+        if let Some(keeping) = self.keeping_of_shared() {
+            let layout = self.shared_neurons();
+            runner.share_ranges(Phase::FfnGateUp, index, n, |_, rows| {
+                // SAFETY: as above.
+                unsafe { keeping.leave_out_sought(pass, &layout, &self.room.shared, rows) };
+                0
+            });
+        }
+        runner.barrier(index)
+    }
+}
