@@ -65,7 +65,7 @@ const SINGLE: &[Single] = &[
         heading: "Engine",
         flags: words!(
             "ctx_size batch_size ubatch_size threads cache_type_k cache_type_v no_kv_rotation longrope isa \
-             load_mode gather_tables activation sparse check_tensors context_shift no_context_shift keep"
+             load_mode gather_tables activation sparse sparse_file check_tensors context_shift no_context_shift keep"
         ),
     },
     Single {
