@@ -294,7 +294,10 @@ unsafe fn sparse(params: &ContextParams) -> Result<Option<SparseMode>, Failure> 
     // SAFETY: by the caller.
     let name = unsafe { c_text("sparse", params.sparse)? };
     let mode = name.map(str::parse::<SparseMode>).transpose();
-    mode.map_err(|error| invalid(&format_args!("sparse: {error}")))
+    mode.map_err(|error| {
+        let message = format_args!("sparse: {error}");
+        Failure::new(Status::SLUICE_INVALID_ARGUMENT, message)
+    })
 }
 
 /// The model with the mode, if it changes results.
@@ -311,7 +314,7 @@ unsafe fn with_sparse(
     let file = unsafe { c_text("sparse_file", params.sparse_file)? };
     let mode = mode.unwrap_or(SparseMode::Exact);
     let model = model.with_sparse(mode, file.map(Path::new), n_threads);
-    model.map_err(|error| invalid(&error))
+    model.map_err(|error| Failure::new(Status::SLUICE_INVALID_ARGUMENT, error))
 }
 
 impl Work {

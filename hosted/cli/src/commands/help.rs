@@ -23,7 +23,7 @@ const COMMANDS: [(&str, &[&str]); 6] = [
     ("Serve", &["serve", "launch", "pull"]),
     (
         "Make model files",
-        words!("convert quantize imatrix lora pack unpack gguf-split hash import"),
+        words!("convert quantize imatrix sparsify lora pack unpack gguf-split hash import"),
     ),
     (
         "Measure and inspect",

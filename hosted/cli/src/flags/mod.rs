@@ -14,5 +14,4 @@ pub(crate) mod prompt_cache;
 pub(crate) mod reading;
 pub(crate) mod sampling;
 pub(crate) mod sparse;
-pub(crate) mod sparse;
 pub(crate) mod speculation;
