@@ -1,8 +1,7 @@
 //! Values of quantised rows one by one: how large they are, and leaving some of them out.
 
-use crate::activation::{ActivationKinds, ActivationLayout, BLOCK_COLS, Int8Group, SUM_COLS};
+use crate::activation::{ActivationKinds, ActivationLayout, BLOCK_COLS, SUM_COLS};
 use crate::contract::GROUP;
-use crate::scalar::elementwise::more_sums;
 
 impl ActivationLayout {
     /// The magnitudes of the values of group `g` of a row as weights of `kind`, one kind, multiply them; `out` is
@@ -22,11 +21,9 @@ impl ActivationLayout {
     ) {
         assert!(self.kinds().contains(kind));
         let (parts, n) = (self.parts(row.cast_mut(), g), self.group(g).n_cols());
-        let scaled = |part: Int8Group, i: usize, block: usize| {
-            // SAFETY: column `i` is in the group; by the caller.
-            let code = unsafe { part.q.add(i).read() };
-            // SAFETY: as above, with its scale.
-            f32::from(code.unsigned_abs()) * unsafe { part.d.add(i / block).read() }
+        let (codes, block) = match kind {
+            ActivationKinds::INT8_32 => (parts.int8_32, BLOCK_COLS),
+            _ => (parts.int8_256, GROUP),
         };
         for (i, out) in out[..n].iter_mut().enumerate() {
             *out = match kind {
@@ -37,8 +34,13 @@ impl ActivationLayout {
                     let bits = unsafe { parts.bf16.add(i).read() };
                     f32::from_bits(u32::from(bits) << 16).abs()
                 }
-                ActivationKinds::INT8_32 => scaled(parts.int8_32, i, BLOCK_COLS),
-                _ => scaled(parts.int8_256, i, GROUP),
+                _ => {
+                    // SAFETY: as above.
+                    let code = unsafe { codes.q.add(i).read() };
+                    // SAFETY: as above, with its scale.
+                    let d = unsafe { codes.d.add(i / block).read() };
+                    f32::from(code.unsigned_abs()) * d
+                }
             };
         }
     }
@@ -59,27 +61,21 @@ impl ActivationLayout {
                 // SAFETY: as above.
                 unsafe { parts.bf16.add(i).write(0) };
             }
-        }
-        for (kind, part) in [
-            (ActivationKinds::INT8_256, parts.int8_256),
-            (ActivationKinds::INT8_32, parts.int8_32),
-        ] {
-            if !kinds.contains(kind) {
-                continue;
-            }
-            // SAFETY: a group has 256 codes …
-            let q = unsafe { &mut *part.q.cast::<[i8; GROUP]>() };
-            // SAFETY: … and 16 sums.
-            let sums = unsafe { &mut *part.sums.cast::<[i16; GROUP / SUM_COLS]>() };
-            for (q, keeps) in q.iter_mut().zip(keeps) {
-                *q = if *keeps { *q } else { 0 };
-            }
-            for (sum, q) in sums.iter_mut().zip(q.as_chunks::<SUM_COLS>().0) {
-                *sum = q.iter().map(|&q| i16::from(q)).sum();
-            }
-            if kind == ActivationKinds::INT8_256 {
-                // SAFETY: the group has one scale; `sums`, which are part of its numbers, are not used any more.
-                more_sums(q, unsafe { &mut *part.numbers() });
+            for (kind, part) in [
+                (ActivationKinds::INT8_256, parts.int8_256),
+                (ActivationKinds::INT8_32, parts.int8_32),
+            ] {
+                if !kinds.contains(kind) {
+                    continue;
+                }
+                // SAFETY: as above.
+                let code = i16::from(unsafe { part.q.add(i).replace(0) });
+                // SAFETY: as above, with the sum that it is in.
+                unsafe { *part.sums.add(i / SUM_COLS) -= code };
+                if kind == ActivationKinds::INT8_256 {
+                    // SAFETY: the group has one scale. The largest magnitudes stay: they are bounds.
+                    unsafe { (*part.numbers()).sums_of_32[i / BLOCK_COLS] -= code };
+                }
             }
         }
     }
@@ -93,21 +89,23 @@ mod tests {
     use std::vec;
     use std::vec::Vec;
 
-    /// A row of 288 columns in all kinds, from the scalar table.
-    fn row(layout: &ActivationLayout, x: &[f32]) -> Vec<u64> {
+    #[derive(Clone, Copy)]
+    #[repr(align(64))]
+    struct Line([u8; 64]);
+
+    /// A quantised row, from the scalar table.
+    fn row(layout: &ActivationLayout, x: &[f32]) -> Vec<Line> {
         let table = KernelTable::by_name("scalar", crate::cpu::CpuFeatures::empty());
-        let mut bytes = vec![0u64; layout.row_bytes() / 8 + 8];
-        let at = bytes.as_ptr().cast::<u8>().align_offset(64);
+        let mut lines = vec![Line([0; 64]); layout.row_bytes() / 64];
         let args = Quantize {
             x,
             first_col: 0,
             layout,
-            row: bytes.as_mut_ptr().cast::<u8>().wrapping_add(at),
+            row: lines.as_mut_ptr().cast(),
         };
-        // SAFETY: the row is the test's own, with 64 bytes more than it needs.
+        // SAFETY: the row is the test's own.
         unsafe { table.expect("is always there").quantize(&args) };
-        bytes.drain(..at / 8);
-        bytes
+        lines
     }
 
     #[test]
@@ -149,7 +147,9 @@ mod tests {
         let mut bytes = row(&layout, &x);
         // SAFETY: the test's own row.
         unsafe { layout.leave_out(bytes.as_mut_ptr().cast(), 0, &keeps) };
-        let bytes = crate::bytes::of(&bytes);
+        let len = 64 * bytes.len();
+        // SAFETY: lines are plain bytes.
+        let bytes = unsafe { core::slice::from_raw_parts(bytes.as_ptr().cast::<u8>(), len) };
         let (numbers, codes) = layout.int8_256(bytes, 0);
         let of = |codes: &[i8]| codes.iter().map(|&q| i16::from(q)).sum::<i16>();
         let (_, codes_32, sums_32) = layout.int8_32(bytes, 0);

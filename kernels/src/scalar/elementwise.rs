@@ -135,7 +135,7 @@ impl GroupQuantizer for Loops {
 
 /// The numbers of a group that follow from its codes and their sums over 16 columns.
 #[inline(always)]
-pub(crate) fn more_sums(q: &[i8; GROUP], numbers: &mut GroupNumbers) {
+fn more_sums(q: &[i8; GROUP], numbers: &mut GroupNumbers) {
     let mut magnitudes = [0u16; GROUP / SUM_COLS];
     for (sum, q) in magnitudes.iter_mut().zip(q.as_chunks::<SUM_COLS>().0) {
         *sum = q.iter().map(|&q| u16::from(q.unsigned_abs())).sum();

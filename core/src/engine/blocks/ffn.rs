@@ -96,10 +96,9 @@ pub(super) fn run<'p>(
     runner.linears(Phase::FfnGateUp, at.index, &mut [gate_up])?;
     if let Some(keeping) = gated.keeping.filter(Keeping::ranks_values) {
         let pass = runner.pass;
-        runner.share_ranges(Phase::FfnGateUp, at.index, n, |_, rows| {
+        runner.share_rows(at.index, n, &|rows| {
             // SAFETY: written before the last barrier; a row is one worker's.
             unsafe { keeping.leave_out_sought(pass, &layout, &room.rows, rows) };
-            0
         });
         runner.barrier(at.index)?;
     }
@@ -129,14 +128,15 @@ fn rank_gates<'p>(
     let store = Epilogue::Store(gates);
     let gate = runner.linear(at.index, Site::FfnGate, *input, n, weight, store);
     runner.linears(Phase::FfnGateUp, at.index, &mut [gate])?;
-    runner.share(Phase::FfnGateUp, at.index, n, |_, row| {
-        let start = row * gates.stride;
-        // SAFETY: written before the last barrier, and only read in this phase.
-        let gates = unsafe { gates.memory.read(start..start + n_ff) };
-        // SAFETY: a row is one worker's.
-        let cuts = unsafe { room.cuts.write(row..row + 1) };
-        cuts[0] = keeping.cut_of_gates(pass, gates);
-        0
+    runner.share_rows(at.index, n, &|rows| {
+        for row in rows {
+            let start = row * gates.stride;
+            // SAFETY: written before the last barrier, and only read in this phase.
+            let gates = unsafe { gates.memory.read(start..start + n_ff) };
+            // SAFETY: a row is one worker's.
+            let cuts = unsafe { room.cuts.write(row..row + 1) };
+            cuts[0] = keeping.cut_of_gates(pass, gates);
+        }
     });
     runner.barrier(at.index)?;
     // SAFETY: written before the barrier; no worker writes until the next layer.

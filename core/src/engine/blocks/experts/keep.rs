@@ -7,7 +7,6 @@ use crate::engine::runner::Runner;
 use crate::kernels::panel::WeightType;
 use crate::model::Site;
 use crate::team::Stop;
-use crate::trace::Phase;
 
 impl<'p> Block<'p> {
     /// How the neurons of an expert are chosen.
@@ -47,7 +46,7 @@ impl<'p> Block<'p> {
         if !ranks {
             return Ok(());
         }
-        runner.share_ranges(Phase::FfnGateUp, index, buckets.len(), |_, places| {
+        runner.share_rows(index, buckets.len(), &|places| {
             for &expert in buckets.active() {
                 let own = buckets.range(expert);
                 let rows = own.start.max(places.start)..own.end.min(places.end);
@@ -58,14 +57,12 @@ impl<'p> Block<'p> {
                     }
                 }
             }
-            0
         });
         if let Some(keeping) = self.keeping_of_shared() {
             let layout = self.shared_neurons();
-            runner.share_ranges(Phase::FfnGateUp, index, n, |_, rows| {
+            runner.share_rows(index, n, &|rows| {
                 // SAFETY: as above.
                 unsafe { keeping.leave_out_sought(pass, &layout, &self.room.shared, rows) };
-                0
             });
         }
         runner.barrier(index)
