@@ -427,12 +427,8 @@ fn modes_have_the_same_bits_in_any_company() {
                 let values = vec![0.1; shape.n_layer as usize];
                 let shares = vec![0.3, 0.6];
                 let mut rules = vec![NeuronRule::Threshold(&values)];
-                let compares_gates = shape.n_expert == 0 || signal != NeuronSignal::Gate;
-                rules.extend(
-                    [NeuronRule::Share(&shares), NeuronRule::Count(100)]
-                        .iter()
-                        .filter(|_| compares_gates),
-                );
+
+                rules.extend([NeuronRule::Share(&shares), NeuronRule::Count(100)]);
                 if signal == NeuronSignal::Contribution {
                     rules.push(NeuronRule::Budget(0.2));
                 }

@@ -121,7 +121,8 @@ impl Engine<'_> {
             });
         }
         if let Sparse::Approximate(asked) = &options.sparse {
-            asked.check(self.model.config(), limits)?;
+            let source = options.experts.unwrap_or(&self.model);
+            asked.check(self.model.config(), limits, source.is_resident())?;
         }
         let has_experts = options.experts.is_some() || self.model.has_experts();
         let has_kinds = |blend: &Blend<'_>| limits.adapter_kinds.contains(blend.kinds());

@@ -429,6 +429,10 @@ fn expected_errors<'e>(cut: &'e str, folder: &'e str) -> Vec<(&'e str, &'e str)>
             "sparse: predictor is not available yet",
         ),
         (
+            "no calibration: SLUICE_INVALID_ARGUMENT: ",
+            "none.sparse.json does not exist: make it with sluice sparsify",
+        ),
+        (
             "no neurons: SLUICE_INVALID_ARGUMENT: ",
             "use sluice pack --ffn neuron",
         ),

@@ -133,6 +133,18 @@ impl SparsePlan {
         weights: &ModelWeights<'_>,
         n_threads: usize,
     ) -> Result<Self, SparseError> {
+        let config = weights.config();
+        let is_local = matches!(setup.rule, Rule::Threshold(_));
+        if setup.signal == NeuronSignal::Gate
+            && !is_local
+            && config.has_experts()
+            && !weights.has_experts()
+        {
+            return Err(SparseError::Model {
+                mode: setup.mode,
+                why: "gates are not compared with experts on disk: use the signal product, or omit --expert-cache",
+            });
+        }
         let norms = match setup.signal {
             NeuronSignal::Contribution => neuron_norms(weights, n_threads).map_err(|error| match error {
                 NormsError::Memory(error) => SparseError::Memory(error),
@@ -288,8 +300,8 @@ impl SparseSetup {
             let why = "the model's networks have no gates: use the signal product or contribution";
             return Err(SparseError::Model { mode, why });
         }
-        if is_gate && !is_local && config.has_experts() {
-            let why = "gates of experts are not compared with each other: use the signal product or contribution, or threshold";
+        if is_gate && !is_local && !ranks_gates(config) {
+            let why = "gates are not compared in models with an expert for all tokens: use the signal product or contribution, or threshold";
             return Err(SparseError::Model { mode, why });
         }
         Ok(Self {
@@ -305,12 +317,17 @@ fn own_signal(asked: Option<NeuronSignal>, config: &ModelConfig) -> NeuronSignal
     asked.unwrap_or_else(|| default_signal(config))
 }
 
-/// As [`own_signal`], where neurons of a row are compared: gates of experts are not.
+/// As [`own_signal`], where neurons of a row are compared.
 fn ranked_signal(asked: Option<NeuronSignal>, config: &ModelConfig) -> NeuronSignal {
-    match config.has_experts() {
-        true => asked.unwrap_or(NeuronSignal::Contribution),
-        false => own_signal(asked, config),
+    match ranks_gates(config) {
+        true => own_signal(asked, config),
+        false => asked.unwrap_or(NeuronSignal::Contribution),
     }
+}
+
+/// Whether gates of a row can be compared before up is computed.
+fn ranks_gates(config: &ModelConfig) -> bool {
+    config.experts().all(|shape| shape.shared.is_none())
 }
 
 /// Reads a calibration file, and compares it with the model.

@@ -68,6 +68,7 @@ impl Approximation<'_> {
         &self,
         config: &ModelConfig,
         limits: &EngineLimits,
+        experts_are_resident: bool,
     ) -> Result<(), EngineError> {
         let n_layer = config.n_layer();
         let has_layers = match self.rule {
@@ -76,6 +77,7 @@ impl Approximation<'_> {
         };
         let is_gate = self.signal == NeuronSignal::Gate;
         let is_contribution = self.signal == NeuronSignal::Contribution;
+        let can_rank = experts_are_resident && config.experts().all(|shape| shape.shared.is_none());
         let is_budget = matches!(self.rule, NeuronRule::Budget(_));
         let has_norms = self.norms.len() / n_layer >= config.neurons_max();
         let wrong = [
@@ -89,8 +91,8 @@ impl Approximation<'_> {
                 "a network has no gate",
             ),
             (
-                self.ranks_gates() && config.has_experts(),
-                "gates of experts are not compared",
+                self.ranks_gates() && !can_rank,
+                "gates are not compared with an expert for all tokens or experts on disk",
             ),
             (
                 is_budget && !is_contribution,

@@ -1,12 +1,15 @@
 //! The neurons of experts that are kept in modes that change results: rows of pairs are rows like others.
 
-use super::Block;
+use super::{Block, Gates};
+use crate::engine::epilogue::Epilogue;
 use crate::engine::keep::{Keeping, Network};
-use crate::engine::rows::Buckets;
+use crate::engine::linear::Linear;
+use crate::engine::rows::{Buckets, Rows};
 use crate::engine::runner::Runner;
 use crate::kernels::panel::WeightType;
-use crate::model::Site;
+use crate::model::{Site, Weight};
 use crate::team::Stop;
+use core::ops::Range;
 
 impl<'p> Block<'p> {
     /// How the neurons of an expert are chosen.
@@ -31,6 +34,59 @@ impl<'p> Block<'p> {
         };
         let ty: WeightType = self.at.weights.layout(down).ty();
         Keeping::new(self.pass, network, ty)
+    }
+
+    /// Makes of gate and up the gate alone, or up alone with gates that are known.
+    pub(super) fn divide<'e>(
+        &'e self,
+        linear: &mut Linear<'e>,
+        places: Range<usize>,
+        gates: Gates,
+        up: Weight<'e>,
+    ) {
+        let room = &self.room.gates;
+        let of_pairs = Rows {
+            memory: room
+                .memory
+                .part(places.start * room.stride..room.memory.len()),
+            stride: room.stride,
+        };
+        match (gates, &mut linear.epilogue) {
+            (Gates::First, epilogue) => *epilogue = Epilogue::Store(of_pairs),
+            (Gates::Known, Epilogue::Gated(gated)) => {
+                (linear.site, linear.weight) = (Site::FfnUp, up);
+                linear.adapted = linear.adapted.map(|adapted| adapted.skip(1));
+                (gated.up, gated.gates) = (None, Some(of_pairs));
+                // SAFETY: written before the last barrier; no worker writes until the next layer.
+                let cuts = unsafe { self.room.cuts.read(places) };
+                gated.keeping = gated.keeping.map(|keeping| keeping.with_cuts(cuts));
+            }
+            _ => {}
+        }
+    }
+
+    /// Finds the cuts of all pairs by their gates; ends with a barrier.
+    pub(super) fn cut(
+        &self,
+        runner: &mut Runner<'p, '_>,
+        buckets: &Buckets<'p>,
+    ) -> Result<(), Stop> {
+        let (pass, gates, n_ff) = (self.pass, &self.room.gates, self.shape.n_ff);
+        // Without norms, it is the same for all experts.
+        let Some(keeping) = self.keeping(0) else {
+            return Ok(());
+        };
+        runner.share_rows(self.at.index, buckets.len(), &|places| {
+            for place in places {
+                let start = place * gates.stride;
+                // SAFETY: written before the last barrier, and only read in this phase.
+                let gates = unsafe { gates.memory.read(start..start + n_ff) };
+                // SAFETY: a row is one worker's.
+                let cuts = unsafe { self.room.cuts.write(place..place + 1) };
+                cuts[0] = keeping.cut_of_gates(pass, gates);
+            }
+        });
+        runner.barrier(self.at.index)
     }
 
     /// Leaves out neurons where whole rows are compared; then it ends with a barrier.
