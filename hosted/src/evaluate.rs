@@ -67,14 +67,28 @@ impl Session {
         chunks: &[&[u32]],
         skipped: usize,
         observer: Option<&dyn Observer>,
-        mut each: impl FnMut(usize, usize, &[f32]),
+        each: impl FnMut(usize, usize, &[f32]),
     ) -> Result<(), EvaluateError> {
-        let (slot, _claim) = self.claim()?;
-        let n_batch = self.limits().n_batch.min(self.limits().n_outputs);
         let hooks = StepHooks {
             observer,
             ..StepHooks::default()
         };
+        self.read_with(chunks, skipped, &hooks, each)
+    }
+
+    /// As [`Self::read`], with any hooks.
+    ///
+    /// # Errors
+    /// [`EvaluateError`].
+    pub fn read_with(
+        &mut self,
+        chunks: &[&[u32]],
+        skipped: usize,
+        hooks: &StepHooks<'_>,
+        mut each: impl FnMut(usize, usize, &[f32]),
+    ) -> Result<(), EvaluateError> {
+        let (slot, _claim) = self.claim()?;
+        let n_batch = self.limits().n_batch.min(self.limits().n_outputs);
         for (c, chunk) in chunks.iter().enumerate() {
             self.with_state(|state| state.clear(slot))
                 .map_err(EngineError::from)?;
@@ -83,7 +97,7 @@ impl Session {
                 let mut batch = batch(slot, part, start, skipped);
                 let adapter = self.own_adapter();
                 batch.iter_mut().for_each(|entry| entry.adapter = adapter);
-                self.run(&batch, &hooks, |outputs, _| {
+                self.run(&batch, hooks, |outputs, _| {
                     for i in 0..part.len() {
                         if let Some(logits) = outputs.logits(i) {
                             each(c, start + i, logits);

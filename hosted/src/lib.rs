@@ -52,6 +52,7 @@ mod owned;
 pub mod rank;
 pub mod sequence;
 pub mod session;
+pub mod sparse;
 pub mod speculate;
 pub mod team;
 pub mod vocabulary;

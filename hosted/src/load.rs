@@ -9,6 +9,7 @@ use crate::experts::ExpertError;
 use crate::file::{FileError, ModelFile};
 use crate::host::memory::{AlignedMemory, OutOfMemory, note_lock, policy};
 use crate::host::workers::WorkerPanicked;
+use crate::sparse::SparseError;
 use crate::team::Team;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_core::gguf::Gguf;
@@ -52,6 +53,9 @@ pub enum LoadError {
         /// How much was requested, and the kernel's error.
         error: OutOfMemory,
     },
+    /// The mode that leaves neurons out does not fit.
+    #[error(transparent)]
+    Sparse(SparseError),
     /// A loading thread failed.
     #[error(transparent)]
     Panicked(#[from] WorkerPanicked),

@@ -1,6 +1,7 @@
 //! Models: opened from a file, and loaded into memory.
 
 mod loading;
+mod sparse;
 
 use crate::encode::{EncodeError, encode};
 use crate::experts::{ExpertStore, HeadExperts};
@@ -9,6 +10,7 @@ use crate::head::Heads;
 use crate::identity::{Identity, ModelIdentity};
 use crate::load::ModelMemory;
 use crate::owned::{Borrower, Owned};
+use crate::sparse::{SparseError, SparsePlan, SparseSetup};
 use crate::team::Team;
 use core::error::Error;
 use core::fmt;
@@ -43,6 +45,8 @@ pub struct Model {
     /// Whether its weights are a `.slc` file's bytes, rather than converted from the file.
     pub(crate) is_in_place: bool,
     pub(crate) identity: ModelIdentity,
+    /// The neurons that its steps leave out.
+    pub(crate) sparse: Option<SparsePlan>,
 }
 
 /// What weights borrow from; for a head that predicts a token further, its trunk too.
@@ -55,6 +59,8 @@ pub struct ModelSource {
     head: Arc<Owned<Head<'static>, (ModelFile, Vec<u32>)>>,
     /// The shape, and what it stands for, of a model that runs differently from what its file says.
     variant: Option<(Arc<ModelConfig>, Arc<str>)>,
+    /// The mode that leaves neurons out, if results differ by it.
+    pub(crate) sparse: Option<Arc<SparseSetup>>,
 }
 
 /// Why a model was not opened.
@@ -75,6 +81,9 @@ pub enum OpenError {
     /// The weights were not loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// The mode that leaves neurons out does not fit.
+    #[error(transparent)]
+    Sparse(#[from] SparseError),
     /// No threads to load them with.
     #[error("cannot start threads: {0}")]
     Threads(std::io::Error),
@@ -179,6 +188,7 @@ impl ModelSource {
         Ok(Self {
             head: Arc::new(owned),
             variant: None,
+            sparse: None,
         })
     }
 
@@ -214,18 +224,32 @@ impl ModelSource {
         own.filter(|own| self.variant.is_some() && own.has_zeros())
     }
 
+    /// The activation that is not the file's own, as a text.
+    pub(crate) fn activation_variant(&self) -> Option<Arc<str>> {
+        self.variant.as_ref().map(|(_, text)| Arc::clone(text))
+    }
+
     /// What the model differs by from what its file says.
     pub(crate) fn variant(&self) -> Option<Arc<str>> {
-        self.variant.as_ref().map(|(_, text)| Arc::clone(text))
+        let activation = self.activation_variant();
+        let Some(sparse) = &self.sparse else {
+            return activation;
+        };
+        let activation = activation
+            .map(|text| format!("{text}; "))
+            .unwrap_or_default();
+        Some(format!("{activation}{}", sparse.text).into())
     }
 
     /// The same file again, as long as it is open.
     pub(crate) fn weak(&self) -> impl Fn() -> Option<Self> + Send + use<> {
         let (weak, variant) = (Arc::downgrade(&self.head), self.variant.clone());
+        let sparse = self.sparse.clone();
         move || {
             Some(Self {
                 head: weak.upgrade()?,
                 variant: variant.clone(),
+                sparse: sparse.clone(),
             })
         }
     }

@@ -95,6 +95,7 @@ impl Model {
             is_in_place: in_place,
             // Its states differ from its trunk's.
             identity: ModelIdentity::unlike_any(),
+            sparse: None,
         }))
     }
 }

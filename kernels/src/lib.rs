@@ -33,6 +33,7 @@ pub mod half;
 pub mod kv;
 pub mod literals;
 pub mod lora;
+mod magnitudes;
 pub mod neuron;
 pub mod panel;
 mod peak;

@@ -30,7 +30,7 @@ struct Way<'a> {
     n_workers: usize,
     /// Tokens in a step.
     chunk: usize,
-    sparse: Sparse,
+    sparse: Sparse<'a>,
     adapter: Option<&'a AdapterBlend>,
 }
 

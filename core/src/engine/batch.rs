@@ -111,6 +111,8 @@ pub enum EngineError {
     AdapterRank { rank: usize, max: usize },
     /// The engine was built without the limit of that name, or its model without its experts.
     NotMadeFor { what: &'static str },
+    /// A mode that leaves out neurons does not fit the model or its own signal.
+    Sparse { what: &'static str },
     /// Layers that the model does not have, or an empty range.
     UnknownLayers { end: usize, n_layer: usize },
     /// A residual stream of another length than the batch's.
@@ -220,6 +222,7 @@ impl fmt::Display for EngineError {
             Self::NotMadeFor { what } => {
                 write!(f, "the engine was made without {what}")
             }
+            Self::Sparse { what } => write!(f, "sparse: {what}"),
             Self::UnknownLayers { end, n_layer } => {
                 write!(f, "layers up to {end} of a model of {n_layer}")
             }

@@ -3,7 +3,7 @@
 use super::batch::{BatchEntry, EngineError, Wants};
 use super::limits::EngineLimits;
 use super::pass::{NO_ENTRY, Wanted};
-use super::sites::{Blend, StepOptions};
+use super::sites::{Blend, Sparse, StepOptions};
 use super::step::Engine;
 use crate::state::StateError;
 
@@ -119,6 +119,10 @@ impl Engine<'_> {
                 rank,
                 max: limits.adapter_rank,
             });
+        }
+        if let Sparse::Approximate(asked) = &options.sparse {
+            let source = options.experts.unwrap_or(&self.model);
+            asked.check(self.model.config(), limits, source.is_resident())?;
         }
         let has_experts = options.experts.is_some() || self.model.has_experts();
         let has_kinds = |blend: &Blend<'_>| limits.adapter_kinds.contains(blend.kinds());

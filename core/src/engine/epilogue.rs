@@ -1,5 +1,6 @@
 //! Epilogues: the operations on the product of a linear layer while it is in cache.
 
+use super::keep::Keeping;
 use super::rows::{Pairs, Rows};
 use super::sites::Unit;
 use crate::kernels::activation::ActivationLayout;
@@ -69,6 +70,10 @@ pub(super) struct Gated<'a> {
     pub(super) layout: ActivationLayout,
     /// The neurons that are computed; `None` for all.
     pub(super) selection: Option<Selection<'a>>,
+    /// The neurons that are kept; `None` for all.
+    pub(super) keeping: Option<Keeping<'a>>,
+    /// Gates that were computed before; the matrix is up.
+    pub(super) gates: Option<Rows<'a>>,
 }
 
 /// How products become logits.

@@ -40,6 +40,9 @@ pub struct EngineLimits {
     pub observes: bool,
     /// Whether steps may have a selector of neurons.
     pub selects: bool,
+    /// Whether steps may compare the neurons of a row by their gates ([`super::Approximation::ranks_gates`]): gates then take
+    /// memory.
+    pub ranks_gates: bool,
     /// Number of tokens by which a sequence can be rewound in a recurrent model. Each takes the room of a
     /// recurrent state.
     pub n_behind: usize,
@@ -75,6 +78,7 @@ impl EngineLimits {
             adapter_kinds: ANY_ADAPTER,
             observes: false,
             selects: false,
+            ranks_gates: false,
             n_behind: 0,
             n_checkpoints: 0,
             windows_give_back: false,

@@ -162,12 +162,25 @@ impl<'a> Linear<'a> {
                 ..gate.clone()
             };
             let selection = gated.selection.as_ref();
-            self.multiply(pass, rank, &self.weight, self.site, &gate, selection);
-            match &gated.up {
-                Some(_) if self.multiply_active(pass, rank, gated, &gate, &up_tile) => {}
-                Some(up) => {
-                    self.multiply(pass, rank, up, self.up_site(), &up_tile, selection);
+            let up = match &gated.gates {
+                None => {
+                    self.multiply(pass, rank, &self.weight, self.site, &gate, selection);
+                    gated.up.as_ref().map(|up| (up, self.up_site()))
                 }
+                Some(gates) => {
+                    for (i, token) in gate.tokens.clone().enumerate() {
+                        let start = token * gates.stride;
+                        let columns = start + gate.rows.start..start + gate.rows.end;
+                        // SAFETY: written before the last barrier, and only read since.
+                        let gates = unsafe { gates.memory.read(columns) };
+                        gate.row(i).copy_from_slice(gates);
+                    }
+                    Some((&self.weight, self.site))
+                }
+            };
+            match up {
+                Some(up) if self.multiply_active(pass, rank, gated, up, &gate, &up_tile) => {}
+                Some((up, site)) => self.multiply(pass, rank, up, site, &up_tile, selection),
                 None => self.fill_up(pass, gated, &up_tile),
             }
             return Self::gate(pass, rank, gated, &gate, &up_tile);

@@ -14,12 +14,14 @@
 //! Core owns no memory: [`EnginePlan`] gives the sizes of the KV and scratch memory that
 //! [`Engine::new`] needs.
 
+mod activate;
 mod adapt;
 mod batch;
 mod blocks;
 mod check;
 mod epilogue;
 mod forward;
+mod keep;
 mod limits;
 mod linear;
 mod lora;
@@ -40,9 +42,9 @@ pub use neurons::Neurons;
 pub use output::{Outputs, StepReport};
 pub use plan::EnginePlan;
 pub use sites::{
-    Adapter, AdapterEmbedding, AdapterError, AdapterPair, Blend, BlendPart, ExpertPart,
-    ExpertSource, ExpertWeights, Loan, NeededExperts, Observer, Selector, SiteInput, Sparse,
-    StepOptions, Unit,
+    Adapter, AdapterEmbedding, AdapterError, AdapterPair, Approximation, Blend, BlendPart,
+    ExpertPart, ExpertSource, ExpertWeights, Loan, NeededExperts, NeuronRule, NeuronSignal,
+    Observer, Selector, SiteInput, Sparse, StepOptions, Unit,
 };
 pub use step::{Engine, Step, Worker};
 

@@ -301,6 +301,14 @@ impl<'p, 't> Runner<'p, 't> {
         self.record(phase, layer, start, bytes);
     }
 
+    /// Shares rows of neurons out. Not generic, as its callers are cold: a copy for each would only be long.
+    pub(super) fn share_rows(&mut self, layer: usize, n: usize, work: &dyn Fn(Range<usize>)) {
+        self.share_ranges(Phase::FfnGateUp, layer, n, |_, rows| {
+            work(rows);
+            0
+        });
+    }
+
     pub(super) fn barrier(&mut self, layer: usize) -> Result<(), Stop> {
         let start = self.now();
         let result = self.member.barrier();

@@ -30,6 +30,7 @@ mod job;
 mod kind;
 mod load;
 mod norm;
+mod norms;
 mod place;
 mod plan;
 pub mod pooling;

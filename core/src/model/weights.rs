@@ -33,6 +33,11 @@ impl Layer {
         self.matrices[site as usize].layout()
     }
 
+    /// Whether it has a matrix at a site.
+    pub(crate) const fn has(&self, site: Site) -> bool {
+        self.matrices[site as usize].is_there()
+    }
+
     /// A layer without tensors: the initial content of tables.
     pub(super) const EMPTY: Self = Self {
         vectors: [VectorRef::EMPTY; Vector::COUNT],

@@ -278,10 +278,15 @@ typedef struct sluice_context_params {
    */
   float draft_p_min;
   /*
-   Which neurons of a file packed by neuron are left unread: `exact`, those that change no bit, or `off`. Null is
-   `exact` where the file allows it; given by name, `exact` refuses other files.
+   Which neurons are left unread: `exact`, those of a file packed by neuron that change no bit, or `off`. Null is
+   `exact` where the file allows it; given by name, `exact` refuses other files. `threshold`, `target`, `top-k:N` and
+   `budget:SHARE` change results (docs/sparsity.md), and the fingerprint of states.
    */
   const char *sparse;
+  /*
+   The calibration file of `threshold` and `target`; null is the one beside the model.
+   */
+  const char *sparse_file;
 } sluice_context_params;
 
 /*

@@ -8,17 +8,19 @@ use crate::speculation::{Asked, Speculation};
 use crate::status::{Failure, Status, guard};
 use core::ffi::c_char;
 use core::ptr;
-use sluice::core::engine::{EngineError, Sparse, Wants};
+use sluice::core::engine::{EngineError, Wants};
 use sluice::core::hash::Hash64;
 use sluice::core::kernels::KvType;
 use sluice::core::team::StopFlag;
 use sluice::generate::{GenerateError, Next};
 use sluice::host::isa;
 use sluice::sequence::{ChoiceContext, ChoiceError, Choose};
-use sluice::session::{StepError, sparse_mode};
+use sluice::session::StepError;
+use sluice::sparse::SparseMode;
 use sluice::{Generator, Limits};
 use sluice_text::sampling::Sampler;
 use static_assertions::{assert_impl_all, const_assert_eq};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// The state of one text: its KV cache, threads and working memory.
@@ -67,9 +69,12 @@ pub struct ContextParams {
     pub n_draft_min: u32,
     /// A draft ends at a token that is less probable than this, 0 to 1.
     pub draft_p_min: f32,
-    /// Which neurons of a file packed by neuron are left unread: `exact`, those that change no bit, or `off`. Null is
-    /// `exact` where the file allows it; given by name, `exact` refuses other files.
+    /// Which neurons are left unread: `exact`, those of a file packed by neuron that change no bit, or `off`. Null is
+    /// `exact` where the file allows it; given by name, `exact` refuses other files. `threshold`, `target`, `top-k:N` and
+    /// `budget:SHARE` change results (docs/sparsity.md), and the fingerprint of states.
     pub sparse: *const c_char,
+    /// The calibration file of `threshold` and `target`; null is the one beside the model.
+    pub sparse_file: *const c_char,
 }
 
 // SAFETY: numbers and pointers without padding.
@@ -91,12 +96,13 @@ unsafe impl Versioned for ContextParams {
         n_draft_min: 0,
         draft_p_min: 0.0,
         sparse: ptr::null(),
+        sparse_file: ptr::null(),
     };
 }
 
 // The layout that C programs were compiled with.
 #[cfg(target_pointer_width = "64")]
-const_assert_eq!(size_of::<ContextParams>(), 88);
+const_assert_eq!(size_of::<ContextParams>(), 96);
 // A handle may be used from any thread.
 assert_impl_all!(Context: Send, Sync);
 
@@ -226,7 +232,9 @@ impl Context {
         }
         let limits = speculation.limits(&model.model, limits);
         let team = start_team(params.n_threads)?;
-        let session = model.model.session_on(&team, limits);
+        // SAFETY: by the caller.
+        let own = unsafe { with_sparse(&model.model, sparse, params, team.count())? };
+        let session = own.session_on(&team, limits);
         let mut session = session.map_err(session_failure)?;
         speculation.begin(&mut session, &limits)?;
         let stop = Arc::new(StopFlag::new());
@@ -282,13 +290,31 @@ unsafe fn kv_types(params: &ContextParams) -> Result<(KvType, KvType), Failure> 
 ///
 /// # Safety
 /// - `sparse` is null or zero-terminated.
-unsafe fn sparse(params: &ContextParams) -> Result<Option<Sparse>, Failure> {
+unsafe fn sparse(params: &ContextParams) -> Result<Option<SparseMode>, Failure> {
     // SAFETY: by the caller.
     let name = unsafe { c_text("sparse", params.sparse)? };
-    name.map(sparse_mode).transpose().map_err(|error| {
+    let mode = name.map(str::parse::<SparseMode>).transpose();
+    mode.map_err(|error| {
         let message = format_args!("sparse: {error}");
         Failure::new(Status::SLUICE_INVALID_ARGUMENT, message)
     })
+}
+
+/// The model with the mode, if it changes results.
+///
+/// # Safety
+/// - `sparse_file` is null or zero-terminated.
+unsafe fn with_sparse(
+    model: &sluice::Model,
+    mode: Option<SparseMode>,
+    params: &ContextParams,
+    n_threads: usize,
+) -> Result<sluice::Model, Failure> {
+    // SAFETY: by the caller.
+    let file = unsafe { c_text("sparse_file", params.sparse_file)? };
+    let mode = mode.unwrap_or(SparseMode::Exact);
+    let model = model.with_sparse(mode, file.map(Path::new), n_threads);
+    model.map_err(|error| Failure::new(Status::SLUICE_INVALID_ARGUMENT, error))
 }
 
 impl Work {

@@ -426,7 +426,11 @@ fn expected_errors<'e>(cut: &'e str, folder: &'e str) -> Vec<(&'e str, &'e str)>
         ),
         (
             "mode to come: SLUICE_INVALID_ARGUMENT: ",
-            "sparse: budget is not available yet",
+            "sparse: predictor is not available yet",
+        ),
+        (
+            "no calibration: SLUICE_INVALID_ARGUMENT: ",
+            "none.sparse.json does not exist: make it with sluice sparsify",
         ),
         (
             "no neurons: SLUICE_INVALID_ARGUMENT: ",

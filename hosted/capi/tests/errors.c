@@ -145,8 +145,12 @@ static void contexts(const sluice_model *model)
     params.type_k = "f17";
     say("KV type", sluice_context_new(model, &params, &context));
     params = sluice_context_params_default();
-    params.sparse = "budget:0.5";
+    params.sparse = "predictor";
     say("mode to come", sluice_context_new(model, &params, &context));
+    params.sparse = "target";
+    params.sparse_file = "none.sparse.json";
+    say("no calibration", sluice_context_new(model, &params, &context));
+    params.sparse_file = NULL;
     params.sparse = "exact";
     say("no neurons", sluice_context_new(model, &params, &context));
     say("null model", sluice_context_new(NULL, NULL, &context));

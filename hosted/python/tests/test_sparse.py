@@ -22,6 +22,25 @@ def test_neurons_left_unread(tmp_path):
     assert len(told) == 1
     with pytest.raises(Exception, match="sluice pack --ffn neuron"):
         sluice.Llama(model, n_ctx=64, sparse="exact", verbose=False)
-    for mode, said in [("target:0.9", "target is not available yet"), ("fast", "expected exact or off")]:
+    for mode, said in [("predictor", "predictor is not available yet"), ("fast", "expected exact, off")]:
         with pytest.raises(ValueError, match=said):
             sluice.Llama(packed, n_ctx=64, sparse=mode, verbose=False)
+
+
+def test_modes_that_change_answers(tmp_path):
+    """A calibration file is found beside the model, or named; each mode answers otherwise than the whole model."""
+    model, text = tmp_path / "m.gguf", tmp_path / "text.txt"
+    model.write_bytes((ROOT / "tests/fixtures/models/llama-Q8_0.gguf").read_bytes())
+    text.write_text("The little dog saw a red ball in the garden. " * 60)
+    named = tmp_path / "named.json"
+    command = [sys.executable, "-m", "sluice", "sparsify", "-m", str(model), "-f", str(text), "-c", "32"]
+    with pytest.raises(Exception, match="sluice sparsify"):
+        sluice.Llama(model, n_ctx=64, sparse="threshold", verbose=False)
+    subprocess.run([*command, "--density", "0.3", "-o", str(named)], check=True)
+    told = []
+    for options in [{}, {"sparse": "threshold", "sparse_file": named}, {"sparse": "top-k:9"}, {"sparse": "budget:0.5"}]:
+        llama = sluice.Llama(model, n_ctx=64, verbose=False, **options)
+        reply = llama([11, 48, 85], max_tokens=8, temperature=0.0, logprobs=1)
+        told.append(str(reply["choices"][0]["logprobs"]))
+        llama.close()
+    assert len(set(told)) == 4

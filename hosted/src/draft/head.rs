@@ -9,11 +9,12 @@ use super::{DraftError, FEW};
 use crate::model::{LoadOptions, Model};
 use crate::sequence::{ChoiceContext, Choose};
 use crate::session::{Limits, Session, StepError, StepHooks};
+use crate::sparse::SparseMode;
 use crate::speculate::{Ask, Drafter, POSITIONS_MAX};
 use crate::team::Team;
 use core::error::Error;
 use sluice_core::costs::Costs;
-use sluice_core::engine::{BatchEntry, EngineError, Sparse, Wants};
+use sluice_core::engine::{BatchEntry, EngineError, Wants};
 use sluice_core::sampler::greedy;
 use sluice_core::speculate::{Class, DraftToken};
 use sluice_core::state::StateError;
@@ -65,7 +66,7 @@ impl HeadDrafter {
             selects: false,
             n_checkpoints: 0,
             windows_give_back: false,
-            sparse: limits.sparse.filter(|&mode| mode == Sparse::Off),
+            sparse: limits.sparse.filter(|&mode| mode == SparseMode::Off),
             ..*limits
         };
         let session = head.session_on(team, limits)?;

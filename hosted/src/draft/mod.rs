@@ -21,11 +21,12 @@ use crate::generate::common_prefix;
 use crate::model::Model;
 use crate::sequence::{Sequence, Settings};
 use crate::session::{GenerateError, Limits, Session, StepError, StepHooks};
+use crate::sparse::SparseMode;
 use crate::speculate::{Ask, Drafter, POSITIONS_MAX};
 use crate::team::Team;
 use sampler::DraftSampler;
 use sluice_core::costs::Costs;
-use sluice_core::engine::{EngineError, Sparse};
+use sluice_core::engine::EngineError;
 use sluice_core::model::ModelConfig;
 use sluice_core::speculate::{Class, DraftToken};
 use sluice_core::state::StateError;
@@ -76,7 +77,7 @@ impl DraftModel {
             n_checkpoints: 0,
             windows_give_back: false,
             // Its file need not be by neuron where the model's is.
-            sparse: limits.sparse.filter(|&mode| mode == Sparse::Off),
+            sparse: limits.sparse.filter(|&mode| mode == SparseMode::Off),
             ..*limits
         };
         let n_seq = limits.n_seq;

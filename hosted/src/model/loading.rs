@@ -9,6 +9,7 @@ use crate::load::{
     LoadError, ModelMemory, ModelPart, WeightsSource, load, load_from, longest_beside_experts,
 };
 use crate::owned::Owned;
+use crate::sparse::SparsePlan;
 use crate::team::Team;
 use sluice_core::gguf::source::TensorSource;
 use sluice_core::model::{LoadProgress, ModelPlan, Residency, Tables};
@@ -105,7 +106,10 @@ impl ModelSource {
                 }
             }
         })?;
+        let sparse = self.sparse.as_ref();
+        let sparse = sparse.map(|setup| SparsePlan::new(setup, weights.get(), n));
         Ok(Model {
+            sparse: sparse.transpose().map_err(LoadError::Sparse)?,
             weights: Arc::new(weights),
             heads: Arc::new(heads),
             opened: self.clone(),

@@ -6,6 +6,7 @@ use crate::host::isa::IsaError;
 use crate::host::memory::OutOfMemory;
 use crate::host::workers::WorkerPanicked;
 use crate::sequence::{ChoiceError, OtherAdapters};
+use crate::sparse::SparseMode;
 use sluice_core::engine::EngineError;
 use sluice_core::sampler::SampleError;
 use sluice_core::team::Stop;
@@ -34,6 +35,9 @@ pub enum SessionError {
         "sparse exact: the model is not stored by neuron: use sluice pack --ffn neuron first, or leave sparse out"
     )]
     NotByNeuron,
+    /// Neurons are to be left out by a mode that the model was not opened with.
+    #[error("sparse {0}: the model was opened without this mode")]
+    OtherMode(SparseMode),
     /// The threads could not be started.
     #[error("cannot start threads: {0}")]
     Threads(std::io::Error),

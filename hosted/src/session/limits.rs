@@ -1,6 +1,7 @@
 //! The size of a session.
 
 use crate::model::Model;
+use crate::sparse::{SparseMode, SparsePlan};
 use sluice_core::engine::{self, Sparse};
 use sluice_core::kernels::activation::ActivationKinds;
 use sluice_core::kernels::{KernelTable, KvType};
@@ -51,8 +52,9 @@ pub struct Limits {
     /// Which divisors of its rotary frequencies a longrope model uses.
     pub longrope: LongRope,
     /// Which neurons are left unread; `None` for those that change no bit, where the file is by neuron. To ask for
-    /// [`Sparse::Exact`] refuses other files. No mode changes results.
-    pub sparse: Option<Sparse>,
+    /// [`SparseMode::Exact`] refuses other files. Modes that change results are the model's
+    /// ([`ModelSource::with_sparse`](crate::model::ModelSource::with_sparse)): to ask for one refuses a model without it.
+    pub sparse: Option<SparseMode>,
     /// The kernels; `None` for the fastest that run here.
     pub table: Option<&'static KernelTable>,
 }
@@ -117,6 +119,10 @@ impl Limits {
             adapter_kinds: self.adapter_kinds,
             observes: self.observes,
             selects: self.selects,
+            ranks_gates: match model.sparse_plan().map(SparsePlan::sparse) {
+                Some(Sparse::Approximate(asked)) => asked.ranks_gates(),
+                _ => false,
+            },
             n_behind: self.n_behind + n_draft,
             n_checkpoints: self.n_checkpoints,
             windows_give_back: self.windows_give_back,

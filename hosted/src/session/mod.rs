@@ -8,7 +8,6 @@ mod hooks;
 mod limits;
 mod longrope;
 mod pages;
-mod sparse;
 mod speculation;
 mod texts;
 
@@ -17,7 +16,6 @@ pub use events::TokenEvent;
 pub use hooks::{StepHooks, StopHandle};
 pub use limits::{Limits, StateSizes};
 pub use pages::SavedText;
-pub use sparse::{SparseError, sparse_mode, sparse_name};
 pub use texts::BatchStats;
 
 use crate::adapter::AdapterBlend;
@@ -28,6 +26,7 @@ use crate::host::pace::Pace;
 use crate::host::profile::Profile;
 use crate::model::Model;
 use crate::owned::{Borrower, Owned};
+use crate::sparse::{SparseMode, SparsePlan};
 use crate::speculate::Speculation;
 use crate::team::Team;
 use core::fmt;
@@ -53,7 +52,7 @@ pub struct Session {
     model: Model,
     team: Team,
     pace: Pace,
-    sparse: Option<Sparse>,
+    sparse: SparseMode,
     /// Those of all steps.
     neurons: Neurons,
     stop: StopHandle,
@@ -81,6 +80,23 @@ impl Model {
         self.session_on(&team, limits)
     }
 
+    /// The mode of a session with [`Limits::sparse`]: what is asked for, else the model's own.
+    ///
+    /// # Errors
+    /// The model is not by neuron, or was opened without this mode.
+    pub fn sparse_mode(&self, asked: Option<SparseMode>) -> Result<SparseMode, SessionError> {
+        let own = self.sparse_plan().map(SparsePlan::mode);
+        match asked {
+            Some(SparseMode::Exact) if !self.is_by_neuron() => Err(SessionError::NotByNeuron),
+            Some(mode) if mode.is_approximate() && Some(mode) != own => {
+                Err(SessionError::OtherMode(mode))
+            }
+            Some(mode) => Ok(mode),
+            None if self.is_by_neuron() => Ok(own.unwrap_or(SparseMode::Exact)),
+            None => Ok(own.unwrap_or(SparseMode::Off)),
+        }
+    }
+
     /// A session on the threads of `team`.
     ///
     /// # Errors
@@ -96,10 +112,7 @@ impl Session {
             Some(table) => table,
             None => kernel_table(None)?,
         };
-        if limits.sparse == Some(Sparse::Exact) && !model.is_by_neuron() {
-            return Err(SessionError::NotByNeuron);
-        }
-        let sparse = limits.sparse;
+        let sparse = model.sparse_mode(limits.sparse)?;
         let n_draft = if model.embeds() { 0 } else { limits.n_draft };
         let limits = limits.resolved(model, team.count());
         let plan = EnginePlan::new(model.config(), &limits)?;
@@ -218,9 +231,9 @@ impl Session {
         self.pace.last()
     }
 
-    /// Which neurons its steps leave unread, as [`Limits::sparse`] set it.
+    /// Which neurons its steps leave unread, or out.
     #[must_use]
-    pub const fn sparse(&self) -> Option<Sparse> {
+    pub const fn sparse(&self) -> SparseMode {
         self.sparse
     }
 
@@ -247,7 +260,13 @@ impl Session {
             [] => own.as_slice(),
             given => given,
         };
-        let sparse = self.sparse.unwrap_or_default();
+        let sparse = hooks
+            .sparse
+            .unwrap_or(match (self.sparse, self.model.sparse_plan()) {
+                (SparseMode::Off, _) => Sparse::Off,
+                (SparseMode::Approximate(..), Some(plan)) => plan.sparse(),
+                _ => Sparse::Exact,
+            });
         let (wait, stop, profile) = (team.wait_policy(), &*self.stop, self.profile.as_ref());
         // Waiting for another session is not part of a step's time.
         let (store, source) = (self.model.experts(), self.model.expert_source());

@@ -2,9 +2,10 @@
 
 use super::LayerAt;
 use crate::engine::epilogue::{Epilogue, Gated, Selection};
+use crate::engine::keep::{Keeping, Network};
 use crate::engine::limits::EngineLimits;
 use crate::engine::pass::{Needs, activations, activations_of};
-use crate::engine::rows::Order;
+use crate::engine::rows::{Order, Rows};
 use crate::engine::runner::Runner;
 use crate::engine::scratch::Room;
 use crate::kernels::activation::ActivationLayout;
@@ -19,6 +20,9 @@ use crate::trace::Phase;
 pub(super) struct FfnRoom<'m> {
     /// Quantised rows of neurons.
     rows: Shared<'m, u8>,
+    /// Gates before up is computed, and the cuts of their rows, where steps may compare gates.
+    gates: Rows<'m>,
+    cuts: Shared<'m, u64>,
     pub(super) needs: Needs,
 }
 
@@ -34,8 +38,18 @@ impl<'m> FfnRoom<'m> {
             Channel::Experts(_) | Channel::None => 0,
         };
         let row_bytes = config.kinds.iter().map(row_bytes).max().unwrap_or(0);
+        let n_ff = |kind: &LayerKind| match &kind.channel {
+            Channel::Ffn(shape) if limits.ranks_gates => shape.n_ff,
+            _ => 0,
+        };
+        let stride = config.kinds.iter().map(n_ff).max().unwrap_or(0);
         Ok(Self {
             rows: room.buffer(limits.n_batch, row_bytes)?,
+            gates: Rows {
+                memory: room.buffer(limits.n_batch, stride)?,
+                stride,
+            },
+            cuts: room.buffer(limits.n_batch, stride.min(1))?,
             needs: Needs {
                 row_bytes,
                 ..Needs::default()
@@ -55,6 +69,13 @@ pub(super) fn run<'p>(
     let input = runner.normed(Phase::FfnNorm, at.index, norm, Order::Batch)?;
     let layout = ActivationLayout::new(shape.n_ff, runner.pass.activations().neurons);
     let up = model.matrix(at.weights, Site::FfnUp);
+    let down = model.matrix(at.weights, Site::FfnDown);
+    let network = Network {
+        layer: at.index,
+        activation: shape.activation,
+        first: 0,
+        n_ff: shape.n_ff,
+    };
     let mut gated = Gated {
         activation: shape.activation,
         up: None,
@@ -62,23 +83,66 @@ pub(super) fn run<'p>(
         rows: room.rows,
         layout,
         selection: select(runner, at, shape, &input)?,
+        keeping: Keeping::new(runner.pass, network, down.layout.ty()),
+        gates: None,
     };
-    let (site, weight) = if shape.is_gated {
+    let (site, weight) = if rank_gates(runner, room, at, &input, &mut gated)? || !shape.is_gated {
+        (Site::FfnUp, up)
+    } else {
         gated.up = Some(up);
         (Site::FfnGate, model.matrix(at.weights, Site::FfnGate))
-    } else {
-        (Site::FfnUp, up)
     };
     let gate_up = runner.linear(at.index, site, input, n, weight, Epilogue::Gated(gated));
     runner.linears(Phase::FfnGateUp, at.index, &mut [gate_up])?;
+    if let Some(keeping) = gated.keeping.filter(Keeping::ranks_values) {
+        let pass = runner.pass;
+        runner.share_rows(at.index, n, &|rows| {
+            // SAFETY: written before the last barrier; a row is one worker's.
+            unsafe { keeping.leave_out_sought(pass, &layout, &room.rows, rows) };
+        });
+        runner.barrier(at.index)?;
+    }
     // SAFETY: the rows were written before the last barrier.
     let input = unsafe { activations(&room.rows, &layout, n) };
     let add = runner
         .stream
         .add(model.norm(at.weights, Vector::ChannelPostNorm));
-    let down = model.matrix(at.weights, Site::FfnDown);
     let down = runner.linear(at.index, Site::FfnDown, input, n, down, add.into());
     runner.linears(Phase::FfnDown, at.index, &mut [down])
+}
+
+/// Computes all gates first, where rows are compared by them; `false` if they are not. Ends with a barrier.
+fn rank_gates<'p>(
+    runner: &mut Runner<'p, '_>,
+    room: &'p FfnRoom<'p>,
+    at: LayerAt<'p>,
+    input: &Activations<'p>,
+    gated: &mut Gated<'p>,
+) -> Result<bool, Stop> {
+    let (pass, n) = (runner.pass, runner.n_rows);
+    let Some(keeping) = gated.keeping.filter(Keeping::ranks_gates) else {
+        return Ok(false);
+    };
+    let (gates, n_ff) = (room.gates, gated.layout.n_cols());
+    let weight = pass.model.matrix(at.weights, Site::FfnGate);
+    let store = Epilogue::Store(gates);
+    let gate = runner.linear(at.index, Site::FfnGate, *input, n, weight, store);
+    runner.linears(Phase::FfnGateUp, at.index, &mut [gate])?;
+    runner.share_rows(at.index, n, &|rows| {
+        for row in rows {
+            let start = row * gates.stride;
+            // SAFETY: written before the last barrier, and only read in this phase.
+            let gates = unsafe { gates.memory.read(start..start + n_ff) };
+            // SAFETY: a row is one worker's.
+            let cuts = unsafe { room.cuts.write(row..row + 1) };
+            cuts[0] = keeping.cut_of_gates(pass, gates);
+        }
+    });
+    runner.barrier(at.index)?;
+    // SAFETY: written before the barrier; no worker writes until the next layer.
+    gated.keeping = Some(keeping.with_cuts(unsafe { room.cuts.read(0..n) }));
+    gated.gates = Some(gates);
+    Ok(true)
 }
 
 /// Selects the neurons of each row, if there is a selector; then it ends with a barrier.

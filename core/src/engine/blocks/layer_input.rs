@@ -125,6 +125,8 @@ pub(super) fn run<'p>(
         rows: room.rows,
         layout: room.layout,
         selection: None,
+        keeping: None,
+        gates: None,
     };
     let weight = |site| model.matrix(at.weights, site);
     let site = Site::LayerInputGate;

@@ -4,9 +4,11 @@ use super::{Linear, Tile};
 use crate::engine::epilogue::Gated;
 use crate::engine::pass::{Pass, TILE_FLOATS};
 use crate::engine::sites::Sparse;
+use crate::kernels::contract::GROUP;
 use crate::kernels::neuron::Form;
 use crate::kernels::table::Matmul;
-use crate::model::Weight;
+use crate::model::{Site, Weight};
+use core::ops::Range;
 
 /// Maximum number of rows for which neurons are left out: of more, hardly any is inactive in all.
 const ROWS_MAX: usize = 8;
@@ -18,30 +20,53 @@ impl Linear<'_> {
     pub(super) fn leaves_out(&self, pass: &Pass<'_>, weight: &Weight<'_>, form: Form) -> bool {
         weight.layout.form() == form
             && self.n_rows_in <= ROWS_MAX
-            && pass.options.sparse == Sparse::Exact
+            && pass.options.sparse != Sparse::Off
     }
 
-    /// Fills the tile of an up matrix with the products of the neurons whose gates are not 0 in all rows, and with 0
-    /// elsewhere; `false` if it has to be computed whole.
+    /// Fills the tile of an up matrix with the products of the neurons whose gates are not 0 in all rows, or that a row
+    /// keeps, and with 0 elsewhere; `false` if it has to be computed whole.
     pub(super) fn multiply_active(
         &self,
         pass: &Pass<'_>,
         rank: usize,
         gated: &Gated<'_>,
+        (up, site): (&Weight<'_>, Site),
         gate: &Tile<'_>,
         tile: &Tile<'_>,
     ) -> bool {
-        let threshold = gated.activation.gate_threshold();
-        let (Some(up), Some(threshold)) = (&gated.up, threshold) else {
-            return false;
-        };
         let n = tile.rows.len();
         if !self.leaves_out(pass, up, Form::Rows) || n > NEURONS_MAX {
             return false;
         }
+        let mut is_active = [false; NEURONS_MAX];
+        match (&gated.keeping, gated.activation.gate_threshold()) {
+            (Some(keeping), _) if keeping.is_by_gate() => {
+                for (i, token) in gate.tokens.clone().enumerate() {
+                    let firsts = gate.rows.clone().step_by(GROUP);
+                    let groups = gate.row(i).chunks(GROUP).zip(is_active.chunks_mut(GROUP));
+                    for (first, (gate, is_active)) in firsts.zip(groups) {
+                        let keeps = keeping.keep_by_gate(pass, token, first, gate);
+                        is_active
+                            .iter_mut()
+                            .zip(keeps)
+                            .for_each(|(is, keeps)| *is |= keeps);
+                    }
+                }
+            }
+            (_, Some(threshold)) => {
+                for i in 0..gate.tokens.len() {
+                    for (is_active, gate) in is_active.iter_mut().zip(gate.row(i)) {
+                        *is_active |= *gate > threshold || gate.is_nan();
+                    }
+                }
+            }
+            _ => return false,
+        }
         let mut listed = [0; NEURONS_MAX];
-        let listed = list(up, threshold, gate, &mut listed);
-        pass.neurons.add(n, n - listed.len());
+        let listed = list(up, &tile.rows, &is_active, &mut listed);
+        if gated.keeping.is_none() {
+            pass.neurons.add(n, n - listed.len());
+        }
         let args = Matmul {
             out: tile.memory.pointer(0),
             out_stride: listed.len(),
@@ -50,32 +75,25 @@ impl Linear<'_> {
         // SAFETY: the tile is this worker's own, and has as many floats as tokens × rows, of which some are listed.
         unsafe { pass.table.matmul_listed(&args, listed) };
         spread(up, listed, tile);
-        self.add_to_product(pass, rank, up, self.up_site(), tile);
+        self.add_to_product(pass, rank, up, site, tile);
         true
     }
 }
 
-/// Lists the neurons of a tile whose gate is above the threshold, or not a number, in any of its rows, as rows of the
-/// tensor.
+/// Lists the active neurons of a tile as rows of the tensor.
 fn list<'l>(
     up: &Weight<'_>,
-    threshold: f32,
-    gate: &Tile<'_>,
+    rows: &Range<usize>,
+    is_active: &[bool; NEURONS_MAX],
     listed: &'l mut [u32; NEURONS_MAX],
 ) -> &'l [u32] {
-    let mut is_active = [false; NEURONS_MAX];
-    for i in 0..gate.tokens.len() {
-        for (is_active, gate) in is_active.iter_mut().zip(gate.row(i)) {
-            *is_active |= *gate > threshold || gate.is_nan();
-        }
-    }
     let mut n = 0;
-    for (i, is_active) in is_active[..gate.rows.len()].iter().enumerate() {
+    for (i, is_active) in is_active[..rows.len()].iter().enumerate() {
         #[expect(
             clippy::cast_possible_truncation,
             reason = "a tensor has fewer than 2^32 rows"
         )]
-        let row = (up.first_row + gate.rows.start + i) as u32;
+        let row = (up.first_row + rows.start + i) as u32;
         listed[n] = row;
         n += usize::from(*is_active);
     }

@@ -1,11 +1,12 @@
 //! Epilogues of more than a line: heads of attention, gates and activations.
 
 use super::{Linear, Tile};
+use crate::engine::activate::activate;
 use crate::engine::epilogue::{Gated, HeadTarget, Heads};
 use crate::engine::pass::Pass;
+use crate::kernels::contract::GROUP;
 use crate::kernels::hadamard::hadamard;
 use crate::kernels::table::Quantize;
-use crate::model::Activation;
 
 impl Linear<'_> {
     /// Heads of a token: normalised, rotated, written or stored.
@@ -94,30 +95,21 @@ impl Linear<'_> {
                 let next = out.pointer((token + 1) * layout.row_bytes());
                 layout.prefetch(next, gate.rows.clone());
             }
-            match gated.activation {
-                Activation::Silu => pass.table.silu_mul(gate.row(i), up.row(i), x),
-                Activation::Gelu => pass.table.gelu_mul(gate.row(i), up.row(i), x),
-                Activation::GeluErf => pass.table.gelu_erf_mul(gate.row(i), up.row(i), x),
-                Activation::ReluSquared => {
-                    let columns = x.iter_mut().zip(gate.row(i)).zip(up.row(i));
-                    columns.for_each(|((x, gate), up)| {
-                        let positive = above(*gate, 0.0);
-                        *x = positive * positive * *up;
-                    });
+            let (gate_row, up_row) = (gate.row(i), up.row(i));
+            match &gated.keeping {
+                Some(keeping) if keeping.is_by_gate() => {
+                    let firsts = gate.rows.clone().step_by(GROUP);
+                    let groups = gate_row.chunks_mut(GROUP).zip(up_row.chunks_mut(GROUP));
+                    for (first, ((gate, up), x)) in firsts.zip(groups.zip(x.chunks_mut(GROUP))) {
+                        let keeps = keeping.keep_by_gate(pass, token, first, gate);
+                        keeping.count_by_gate(pass, gate, &keeps);
+                        activate(pass.table, gated.activation, gate, up, x);
+                        for (x, _) in x.iter_mut().zip(keeps).filter(|(_, keeps)| !keeps) {
+                            *x = 0.0;
+                        }
+                    }
                 }
-                Activation::Relu { threshold } => {
-                    let columns = x.iter_mut().zip(gate.row(i)).zip(up.row(i));
-                    columns.for_each(|((x, gate), up)| *x = opened(*gate, threshold, *up));
-                }
-                Activation::Drelu => {
-                    let columns = x.iter_mut().zip(gate.row(i)).zip(up.row(i));
-                    columns.for_each(|((x, gate), up)| *x = opened(*gate, 0.0, above(*up, 0.0)));
-                }
-                Activation::SwigluClamped { alpha, limit } => {
-                    let (gate, up) = (gate.row(i), up.row(i));
-                    clamp_swiglu(gate, up, alpha, limit);
-                    pass.table.silu_mul(gate, up, x);
-                }
+                _ => activate(pass.table, gated.activation, gate_row, up_row, x),
             }
             let args = Quantize {
                 x,
@@ -127,6 +119,10 @@ impl Linear<'_> {
             };
             // SAFETY: these strips' groups of the row are written by this worker alone.
             unsafe { pass.table.quantize(&args) };
+            if let Some(keeping) = &gated.keeping {
+                // SAFETY: as above.
+                unsafe { keeping.leave_out_known(pass, layout, args.row, gate.rows.clone()) };
+            }
         }
     }
 
@@ -143,34 +139,5 @@ impl Linear<'_> {
             up.row(i)
                 .copy_from_slice(unsafe { by.memory.read(columns) });
         }
-    }
-}
-
-/// `x` above a threshold, else 0. NaN stays what it is.
-fn above(x: f32, threshold: f32) -> f32 {
-    if x <= threshold { 0.0 } else { x }
-}
-
-/// `gate · up` if the gate is above a threshold or not a number, else 0, whatever `up` is: it need not be computed.
-fn opened(gate: f32, threshold: f32, up: f32) -> f32 {
-    if gate <= threshold { 0.0 } else { gate * up }
-}
-
-/// Prepares gate and up so that `silu(gate) · up` is `g · sigmoid(alpha · g) · (u + 1)` of the clamped ones.
-/// NaN stays what it is.
-fn clamp_swiglu(gate: &mut [f32], up: &mut [f32], alpha: f32, limit: f32) {
-    let inverse = 1.0 / alpha;
-    for (gate, up) in gate.iter_mut().zip(up) {
-        if *gate > limit {
-            *gate = limit;
-        }
-        *gate *= alpha;
-        // Not `clamp`: its message would take the formatting of floats, 15 KB, into the bare-metal image.
-        if *up > limit {
-            *up = limit;
-        } else if *up < -limit {
-            *up = -limit;
-        }
-        *up = (*up + 1.0) * inverse;
     }
 }

@@ -5,10 +5,12 @@ mod observer;
 mod options;
 mod selector;
 mod source;
+mod sparse;
 
 pub use adapter::{Adapter, AdapterEmbedding, AdapterError, AdapterPair, Blend, BlendPart};
 pub use observer::{Observer, SiteInput};
-pub use options::{Sparse, StepOptions};
+pub use options::StepOptions;
 pub use selector::{Selector, Unit};
 pub use source::{ExpertPart, ExpertSource, ExpertWeights, Loan, NeededExperts};
 pub(super) use source::{Lent, Waiter};
+pub use sparse::{Approximation, NeuronRule, NeuronSignal, Sparse};

@@ -23,6 +23,10 @@ pub trait Observer: Sync {
     /// Called once for each row, from any worker, in any order.
     fn sees(&self, seen: SiteInput<'_>);
 
+    /// Called with the signals of some neurons of a row ([`NeuronSignal`](super::NeuronSignal)), from any worker, in any
+    /// order, in steps that leave out neurons by a rule ([`Sparse::Approximate`](super::Sparse)).
+    fn sees_signals(&self, _layer: usize, _signals: &[f32]) {}
+
     /// Whether it wants all entries in the last layer, too; asked once a step. Otherwise, entries without outputs are
     /// skipped there, except for keys and values: nothing depends on them.
     fn sees_all(&self) -> bool {

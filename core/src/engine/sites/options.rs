@@ -1,21 +1,10 @@
 //! The options of a step: what it needs from its surroundings.
 
-use super::{Blend, ExpertSource, Observer, Selector};
+use super::{Blend, ExpertSource, Observer, Selector, Sparse};
 use crate::kernels::table::Prefetch;
 use crate::team::{Deadline, StopFlag, WaitPolicy};
 use crate::trace::EventRing;
 use core::fmt;
-
-/// Which neurons of feed-forward networks are left unread where the file is by neuron
-/// ([`crate::kernels::neuron::Form`]) and a step has few tokens.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sparse {
-    /// Those that change no bit: up of neurons whose gate the activation sets to 0, down of those whose code is 0.
-    #[default]
-    Exact,
-    /// None.
-    Off,
-}
 
 /// The options of a step.
 #[derive(Clone, Copy)]
@@ -38,8 +27,8 @@ pub struct StepOptions<'s> {
     pub experts: Option<&'s dyn ExpertSource>,
     /// Which neurons are computed.
     pub selector: Option<&'s dyn Selector>,
-    /// Which neurons are left unread.
-    pub sparse: Sparse,
+    /// Which neurons are left unread, or out.
+    pub sparse: Sparse<'s>,
     /// The trunk's hidden state (after its output norm, [`crate::engine::Outputs::hidden`]) before each entry's
     /// token, or a head's own one: (entries, n_embd). For heads that predict a token further
     /// ([`crate::model::NextToken`]), and only for these.

@@ -23,7 +23,7 @@ const COMMANDS: [(&str, &[&str]); 6] = [
     ("Serve", &["serve", "launch", "pull"]),
     (
         "Make model files",
-        words!("convert quantize imatrix lora pack unpack gguf-split hash import"),
+        words!("convert quantize imatrix sparsify lora pack unpack gguf-split hash import"),
     ),
     (
         "Measure and inspect",
@@ -65,7 +65,7 @@ const SINGLE: &[Single] = &[
         heading: "Engine",
         flags: words!(
             "ctx_size batch_size ubatch_size threads cache_type_k cache_type_v no_kv_rotation longrope isa \
-             load_mode gather_tables activation sparse check_tensors context_shift no_context_shift keep"
+             load_mode gather_tables activation sparse sparse_file check_tensors context_shift no_context_shift keep"
         ),
     },
     Single {

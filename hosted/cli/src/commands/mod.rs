@@ -23,6 +23,7 @@ mod rerank;
 pub(crate) mod run;
 pub(crate) mod serve;
 mod shell;
+mod sparsify;
 mod tokenize;
 mod unpack;
 
@@ -78,6 +79,9 @@ pub(super) enum Command {
     /// Collect an importance matrix for quantization
     #[command(args_override_self = true, after_help = IMATRIX_EXAMPLES)]
     Imatrix(Box<imatrix::ImatrixArgs>),
+    /// Find which neurons a model can do without
+    #[command(args_override_self = true, after_help = sparsify::EXAMPLES)]
+    Sparsify(Box<sparsify::SparsifyArgs>),
     /// Measure speed against the limits of this machine
     Bench(Box<bench::args::BenchArgs>),
     /// Compute embeddings of texts
@@ -232,6 +236,7 @@ pub(super) fn run(command: Command) -> anyhow::Result<Ending> {
         Command::Convert(args) => convert::convert(&args),
         Command::Quantize(args) => quantize::quantize(&args),
         Command::Imatrix(args) => imatrix::imatrix(&args),
+        Command::Sparsify(args) => sparsify::sparsify(&args),
         Command::Bench(args) => bench::bench(&args),
         Command::Embed(args) => embed::embed(&args),
         Command::Rerank(args) => rerank::rerank(&args),

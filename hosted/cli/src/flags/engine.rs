@@ -3,15 +3,15 @@
 use crate::flags::experts::ExpertArgs;
 use crate::flags::names::kernels;
 use crate::flags::placement::PlacementArgs;
+use crate::flags::sparse::SparseArgs;
 use crate::ui::output::note;
 use clap::builder::{FalseyValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, value_parser};
-use sluice::core::engine::Sparse;
 use sluice::core::kernels::KvType;
 use sluice::core::model::{Activation, LongRope, ModelConfig};
 use sluice::core::team::WORKERS_MAX;
 use sluice::file::LoadMode;
-use sluice::session::{SessionError, sparse_mode};
+use sluice::session::SessionError;
 use sluice::{Limits, Model, Session, Team};
 
 /// Sizes and placement of the engine.
@@ -78,12 +78,8 @@ pub(crate) struct EngineArgs {
     /// `--activation fatrelu:0.01`. It replaces what the file says. Prompt caches are kept apart by it.
     #[arg(long, value_name = "NAME", value_parser = activation)]
     pub(crate) activation: Option<Activation>,
-    /// Set which neurons of feed-forward networks are left unread: exact or off
-    ///
-    /// exact skips those that change no bit of a result, in a file of `sluice pack --ffn neuron` and for few tokens at a
-    /// time: `--sparse exact` refuses other files. By default exact where the file allows it.
-    #[arg(long, value_name = "MODE", value_parser = sparse_mode)]
-    pub(crate) sparse: Option<Sparse>,
+    #[command(flatten)]
+    pub(crate) sparse: SparseArgs,
     /// Check all weights before they are used
     ///
     /// Compares the checksums of a .slc file. A GGUF file has none; its weights have to be finite numbers. A draft model
@@ -179,7 +175,7 @@ impl EngineArgs {
         }
         let limits = Limits {
             longrope: self.longrope.unwrap_or_default(),
-            sparse: self.sparse,
+            sparse: self.sparse.sparse,
             ..limits
         };
         match model.session_on(team, limits) {

@@ -13,4 +13,5 @@ pub(crate) mod prompt;
 pub(crate) mod prompt_cache;
 pub(crate) mod reading;
 pub(crate) mod sampling;
+pub(crate) mod sparse;
 pub(crate) mod speculation;

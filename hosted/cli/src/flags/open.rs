@@ -47,7 +47,9 @@ impl<'o> LocalModel<'o> {
             None => model::ModelSource::of_file(embedded::open()?)?,
         };
         Ok(Self {
-            file: with_activation(&file, engine.activation)?,
+            file: engine
+                .sparse
+                .of(&with_activation(&file, engine.activation)?)?,
             cores: engine.placement.cores(engine.locks()),
             placement: &engine.placement,
             engine,

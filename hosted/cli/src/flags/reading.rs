@@ -13,6 +13,7 @@ use sluice::core::team::StopFlag;
 use sluice::core::tokenizer::Tokenizer;
 use sluice::host::{interrupt, isa};
 use sluice::model::ModelSource;
+use sluice::sparse::SparseMode;
 use sluice::{Limits, Session};
 use std::path::{Path, PathBuf};
 
@@ -51,6 +52,11 @@ impl ReadingArgs {
         self.begin_with(observed, |opened, len, max| {
             Chunks::read(opened, self.file()?, len, max)
         })
+    }
+
+    /// The mode of neurons that is asked for.
+    pub(crate) fn sparse(&self) -> Option<SparseMode> {
+        self.engine.sparse.sparse
     }
 
     /// Whether a model is named.
@@ -129,6 +135,8 @@ pub(crate) struct Chunks {
     pub(crate) texts: Vec<u32>,
     /// Tokens per chunk.
     pub(crate) len: usize,
+    /// Tokens of the whole text.
+    pub(crate) n_tokens: usize,
 }
 
 impl Chunks {
@@ -157,7 +165,10 @@ impl Chunks {
             bail!("{name} has {count} tokens, fewer than one chunk of {len}");
         }
         tokens.truncate(n_chunks * len);
-        Ok(Self::new(opened.tokenizer(), tokens, len))
+        Ok(Self {
+            n_tokens: count,
+            ..Self::new(opened.tokenizer(), tokens, len)
+        })
     }
 
     /// Chunks that were cut before.
@@ -168,7 +179,13 @@ impl Chunks {
                 chunk[0] = bos;
             }
         }
-        Self { tokens, texts, len }
+        let n_tokens = texts.len();
+        Self {
+            tokens,
+            texts,
+            len,
+            n_tokens,
+        }
     }
 
     pub(crate) fn slices(&self) -> Vec<&[u32]> {

@@ -66,12 +66,141 @@ fn what_cannot_be_skipped_is_an_error_that_says_what_to_do() {
         let not_packed = ["not stored by neuron", "sluice pack --ffn neuron"];
         fails(1, &[&args[..], &["exact"]].concat(), &not_packed);
         for (mode, part) in [
-            ("threshold:0.1", "threshold is not available yet"),
-            ("top-k:64", "top-k is not available yet"),
-            ("fast", "expected exact or off"),
+            ("predictor", "predictor is not available yet"),
+            ("threshold:-1", "threshold takes a number of at least 0"),
+            ("top-k", "top-k takes a number of neurons"),
+            ("budget:2", "budget takes a share between 0 and 1"),
+            ("fast", "expected exact, off, threshold"),
             ("exact:1", "exact takes no value"),
         ] {
             fails(2, &[&args[..], &[mode]].concat(), &["--sparse", part]);
         }
+        for mode in ["threshold", "target", "target:0.5"] {
+            let what_to_do = [
+                "llama-Q8_0.sparse.json does not exist",
+                "sluice sparsify -m",
+                "--sparse-file",
+            ];
+            fails(1, &[&args[..], &[mode]].concat(), &what_to_do);
+        }
+        let needless = ["top-k:9", "--sparse-file", "none.json"];
+        fails(
+            1,
+            &[&args[..], &needless].concat(),
+            &["reads no calibration file"],
+        );
     }
+}
+
+#[test]
+fn calibration_files_are_found_by_themselves_and_belong_to_their_model() {
+    let folder = Folder::new("sparsify");
+    let (model, other) = (folder.path("m.gguf"), folder.path("other.gguf"));
+    std::fs::copy(fixture("models/llama-Q8_0.gguf"), &model).unwrap();
+    std::fs::copy(fixture("models/llama-F16.gguf"), &other).unwrap();
+    let text = folder.path("text.txt");
+    std::fs::write(
+        &text,
+        "The little dog saw a red ball in the garden. ".repeat(60),
+    )
+    .unwrap();
+    let args = [
+        "sparsify", "-m", &model, "-f", &text, "-c", "32", "--signal", "product",
+    ];
+    let file = folder.path("m.sparse.json");
+    let made = run_to(0, &[&args[..], &["--density", "0.4"]].concat());
+    assert!(made.stdout.contains("threshold"), "{made:?}");
+    let first = std::fs::read(&file).unwrap();
+    fails(
+        1,
+        &[&args[..], &["--density", "0.4"]].concat(),
+        &["m.sparse.json"],
+    );
+    run_to(
+        0,
+        &[&args[..], &["--density", "0.4", "--overwrite"]].concat(),
+    );
+    assert!(
+        std::fs::read(&file).unwrap() == first,
+        "the same input, the same bytes"
+    );
+    let value: Value = serde_json::from_slice(&first).unwrap();
+    assert_eq!(value["generated_at"].as_str().unwrap().len(), 64);
+    let told = |mode: &str| {
+        let args = [
+            "run",
+            "-m",
+            &model,
+            "--temp",
+            "0",
+            "-p",
+            "The little dog",
+            "-n",
+            "24",
+            "--sparse",
+            mode,
+        ];
+        let ran = run_to(0, &args);
+        let (_, share) = ran.stderr.split_once("neurons skipped = ").unwrap();
+        share
+            .split_once('%')
+            .unwrap()
+            .0
+            .trim()
+            .parse::<f64>()
+            .unwrap()
+    };
+    assert!(
+        (told("threshold") - 60.0).abs() < 8.0,
+        "{}",
+        told("threshold")
+    );
+    assert!((told("target") - 60.0).abs() < 2.0, "{}", told("target"));
+    assert!(
+        (told("target:0.7") - 30.0).abs() < 2.0,
+        "{}",
+        told("target:0.7")
+    );
+    let of_other = [
+        "run",
+        "-m",
+        &other,
+        "-p",
+        "x",
+        "-n",
+        "1",
+        "--sparse",
+        "target",
+        "--sparse-file",
+        &file,
+    ];
+    fails(1, &of_other, &["another model", "fingerprint"]);
+    let signal = [
+        "run",
+        "-m",
+        &model,
+        "-p",
+        "x",
+        "-n",
+        "1",
+        "--sparse",
+        "threshold:gate",
+    ];
+    fails(1, &signal, &["made for the signal product, not gate"]);
+    let sparse = ["--sparse", "top-k:3", "--overwrite"];
+    fails(2, &[&args[..], &sparse].concat(), &["omit --sparse"]);
+    std::fs::write(&text, "The little dog. ".repeat(4)).unwrap();
+    fails(
+        1,
+        &[&args[..], &["-c", "4", "--chunks", "7", "--overwrite"]].concat(),
+        &["text.txt has", "8 chunks of 4"],
+    );
+    std::fs::write(&file, "{}").unwrap();
+    fails(
+        1,
+        &[
+            "run", "-m", &model, "-p", "x", "-n", "1", "--sparse", "target",
+        ],
+        &["m.sparse.json: schema_version"],
+    );
 }

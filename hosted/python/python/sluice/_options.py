@@ -26,6 +26,9 @@ class Options(TypedDict, total=False):
             `fatrelu:0.01` with a threshold, for files of models with zeros that do not name it.
         sparse (str): Which neurons of a file packed by neuron are left unread: `exact`, those that change no bit,
             or `off`; by default `exact`, which has no effect on other files. Given for one of these, it is an error.
+            `threshold`, `target`, `top-k:512` and `budget:0.05` leave out more in any file, and change answers.
+        sparse_file (path): The calibration file of `threshold` and `target`, made by `sluice sparsify`; by default
+            the one beside the model.
         longrope (str): The rotary divisors of a longrope model: `short` or `long`; by default by the text's length.
         isa (str): The kernels: `scalar`, `avx2`, `avx512` and others; by default `SLUICE_ISA`, else the fastest.
 
@@ -103,6 +106,7 @@ class Options(TypedDict, total=False):
     longrope: str | None
     activation: str | None
     sparse: str | None
+    sparse_file: Path | None
     isa: str | None
     cpu_mask: str | None
     cpu_range: str | None

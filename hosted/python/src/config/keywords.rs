@@ -5,7 +5,6 @@ use super::value::{Refusal, any, float, int, json, name, names, one_of, pairs};
 use core::time::Duration;
 use pyo3::prelude::*;
 use sluice::adapter::Precision;
-use sluice::core::engine::Sparse;
 use sluice::core::kernels::KvType;
 use sluice::core::kernels::lora::LoraType;
 use sluice::core::model::Activation;
@@ -17,7 +16,7 @@ use sluice::experts::policy::ExpertProfile;
 use sluice::file::LoadMode;
 use sluice::host::cpus::CpuList;
 use sluice::host::isa::kernel_table;
-use sluice::session::sparse_mode;
+use sluice::sparse::SparseMode;
 use sluice::speculate::POSITIONS_MAX;
 use sluice_pull::PullRequest;
 use sluice_serve::NamedAdapter;
@@ -97,9 +96,9 @@ fn kv_type(value: &Bound<'_, PyAny>) -> Result<KvType, Refusal> {
     one_of(KvType::from_name, &KvType::ALL.map(KvType::name))(value)
 }
 
-/// Which neurons are left unread.
-fn sparse(value: &Bound<'_, PyAny>) -> Result<Sparse, Refusal> {
-    sparse_mode(&text(value)?).map_err(Refusal::value)
+/// Which neurons are left unread, or out.
+fn sparse(value: &Bound<'_, PyAny>) -> Result<SparseMode, Refusal> {
+    text(value)?.parse().map_err(Refusal::value)
 }
 
 /// The rotary divisors of a longrope model.
@@ -141,6 +140,7 @@ const KEYWORDS: &[Keyword] = keywords! {
     activation: one_of(Activation::parse, &["relu", "drelu", "fatrelu:THRESHOLD", "silu"]) =>
         |all, activation| all.config.models.activation = Some(activation);
     sparse: sparse => |all, mode| all.config.models.limits.sparse = Some(mode);
+    sparse_file: path => |all, file| all.config.models.sparse_file = Some(file);
     use_mmap: flag => |all, is_set| all.config.models.load_mode = if is_set { LoadMode::Map } else { LoadMode::Read };
     pooling: one_of(Pooling::from_name, &Pooling::ALL.map(Pooling::name)) =>
         |all, pooling| all.config.models.pooling = Some(pooling);

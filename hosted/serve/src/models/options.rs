@@ -9,6 +9,7 @@ use sluice::draft::SpeculationSetup;
 use sluice::experts::ExpertOptions;
 use sluice::file::LoadMode;
 use sluice::model::{ModelSource, OpenError};
+use sluice::sparse::SparseMode;
 use sluice_core::model::Activation;
 use sluice_core::pooling::Pooling;
 use sluice_pull::HubFile;
@@ -85,6 +86,8 @@ pub struct ModelsOptions {
     pub tables_stay: bool,
     /// The activation of gates, instead of the files' own; every model has to be able to take it.
     pub activation: Option<Activation>,
+    /// The calibration file of [`Limits::sparse`]; `None` for the one beside each model.
+    pub sparse_file: Option<PathBuf>,
     /// Whether all weights are checked first.
     pub check_tensors: bool,
     /// A template's name or source, which replaces the one in the file.
@@ -121,6 +124,7 @@ impl Default for ModelsOptions {
             load_mode: LoadMode::Map,
             tables_stay: false,
             activation: None,
+            sparse_file: None,
             check_tensors: false,
             chat_template: None,
             pooling: None,
@@ -152,10 +156,12 @@ impl ModelsOptions {
     /// Opens one of the models.
     pub(super) fn open_file(&self, path: &Path) -> Result<ModelSource, OpenError> {
         let source = ModelSource::open(path, self.load_mode)?;
-        match self.activation {
-            Some(activation) => source.with_activation(activation),
-            None => Ok(source),
-        }
+        let source = match self.activation {
+            Some(activation) => source.with_activation(activation)?,
+            None => source,
+        };
+        let mode = self.limits.sparse.unwrap_or(SparseMode::Exact);
+        Ok(source.with_sparse(mode, self.sparse_file.as_deref())?)
     }
 
     /// Maximum number of models to load at the start.

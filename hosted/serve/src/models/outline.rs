@@ -1,8 +1,7 @@
 //! What is known of a model while it sleeps.
 
 use super::Loaded;
-use sluice::core::engine::Sparse;
-use sluice::session::sparse_name;
+use sluice::sparse::SparseMode;
 
 /// What `/props` shows of a model. It is kept while the model sleeps.
 #[derive(Clone, Debug)]
@@ -13,8 +12,8 @@ pub(crate) struct Outline {
     /// Maximum number of texts at once.
     pub(crate) n_seq: usize,
     pub(crate) speculates: bool,
-    /// Which neurons are left unread: `exact` or `off`.
-    pub(crate) sparse: &'static str,
+    /// Which neurons are left unread, or out: the mode.
+    pub(crate) sparse: String,
     pub(crate) fingerprint: String,
     /// The chat template.
     pub(crate) template: String,
@@ -30,10 +29,10 @@ impl Outline {
             n_ctx: loaded.n_ctx(),
             n_seq: loaded.n_seq(),
             speculates: loaded.speculates(),
-            sparse: sparse_name(match loaded.model().is_by_neuron() {
-                true => loaded.limits().sparse.unwrap_or_default(),
-                false => Sparse::Off,
-            }),
+            sparse: {
+                let mode = loaded.model().sparse_mode(loaded.limits().sparse);
+                mode.unwrap_or(SparseMode::Off).to_string()
+            },
             fingerprint: loaded.fingerprint().to_owned(),
             template: loaded.prompts().source().to_owned(),
             ends: [bos, eos].map(|text| text.map(str::to_owned)),

@@ -6,7 +6,7 @@ use serde_json::json;
 use sluice::Team;
 use sluice::file::OutputFile;
 use sluice::host::topology::Cores;
-use sluice_core::engine::Sparse;
+use sluice::sparse::SparseMode;
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
 use sluice_core::model::Activation;
@@ -35,7 +35,7 @@ fn pack_by_neuron(to: &Path) {
 }
 
 /// A server of one model, whose gates have zeros.
-fn server(path: &Path, sparse: Option<Sparse>) -> ServerConfig {
+fn server(path: &Path, sparse: Option<SparseMode>) -> ServerConfig {
     let mut options = options();
     options.models.named.truncate(1);
     options.models.named[0].path = path.into();
@@ -82,22 +82,77 @@ fn neurons_left_unread_are_counted_and_change_no_answer() {
     let (answer, shown, [computed, skipped], fingerprint) = run(&slc, None);
     assert_eq!((answer, &*shown), (expected.clone(), "exact"));
     assert!(computed > 0 && skipped > 0, "{computed}, {skipped}");
-    let by_name = run(&slc, Some(Sparse::Exact));
+    let by_name = run(&slc, Some(SparseMode::Exact));
     assert_eq!(
         (by_name.0, by_name.2),
         (expected.clone(), [computed, skipped])
     );
-    let (answer, shown, counts, same) = run(&slc, Some(Sparse::Off));
+    let (answer, shown, counts, same) = run(&slc, Some(SparseMode::Off));
     assert_eq!((answer, &*shown, counts), (expected, "off", [0, 0]));
     assert_eq!(same, fingerprint);
+    let why = refusal(server(Path::new(MODEL), Some(SparseMode::Exact)));
+    assert!(why.contains("sluice pack --ffn neuron"), "{why}");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Why a server does not start.
+fn refusal(options: ServerConfig) -> String {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let options = server(Path::new(MODEL), Some(Sparse::Exact));
     let ended = runtime.block_on(async {
         let team = Team::new(1, &Cores::detect()).unwrap();
-        let server = Server::bind(options, team).await.unwrap();
-        server.run(Box::pin(core::future::pending())).await
+        let server = Server::bind(options, team)
+            .await
+            .map_err(|error| error.to_string())?;
+        let ended = server.run(Box::pin(core::future::pending())).await;
+        ended.map_err(|error| error.to_string())
     });
-    let refusal = ended.unwrap_err().to_string();
-    assert!(refusal.contains("sluice pack --ffn neuron"), "{refusal}");
+    ended.unwrap_err()
+}
+
+#[test]
+fn modes_that_change_results_have_their_own_fingerprint_and_the_same_answers_by_neuron() {
+    let folder = folder("sparse-modes");
+    let slc = folder.join("m.slc");
+    pack_by_neuron(&slc);
+    let ask = json!({"prompt": [11, 48, 85, 122], "n_predict": 12, "temperature": 0, "ignore_eos": true,
+        "return_tokens": true, "n_probs": 2});
+    let run = |path: &Path, mode: &str| {
+        let server = Running::start(server(path, Some(mode.parse().unwrap())));
+        let reply = server.post("/completion", &ask).json();
+        let props = server.get("/props").json();
+        assert_eq!(props["sparse"], mode, "{props}");
+        let answer = (
+            reply["tokens"].clone(),
+            reply["completion_probabilities"].clone(),
+        );
+        let counts = ["computed", "skipped"].map(|state| neurons(&server, state));
+        (
+            answer,
+            counts,
+            props["system_fingerprint"].as_str().unwrap().to_owned(),
+        )
+    };
+    let off = run(&slc, "off");
+    let mut fingerprints = vec![off.2];
+    for mode in [
+        "threshold:0.02",
+        "top-k:20",
+        "top-k:20:product",
+        "budget:0.3",
+    ] {
+        let (answer, [computed, skipped], fingerprint) = run(Path::new(MODEL), mode);
+        assert!(answer != off.0, "{mode}");
+        assert!(computed > 0 && skipped > 0, "{mode}");
+        let packed = run(&slc, mode);
+        assert_eq!(
+            (packed.0, packed.1),
+            (answer, [computed, skipped]),
+            "{mode}"
+        );
+        assert!(!fingerprints.contains(&fingerprint), "{mode}");
+        fingerprints.push(fingerprint);
+    }
+    let why = refusal(server(Path::new(MODEL), Some("target".parse().unwrap())));
+    assert!(why.contains("sluice sparsify"), "{why}");
     std::fs::remove_dir_all(folder).unwrap();
 }

@@ -20,6 +20,7 @@
 
 mod ahead;
 mod early;
+mod keep;
 mod latent;
 mod room;
 mod route;
@@ -137,7 +138,17 @@ pub(super) fn run<'p>(
         block.shared_gate_up(runner, input)?;
     }
     let [shared, experts] = block.targets(runner);
-    block.gate_up(runner, &routed)?;
+    let mut gates = Gates::WithUp;
+    if block
+        .keeping(0)
+        .is_some_and(|keeping| keeping.ranks_gates())
+    {
+        block.gate_up(runner, &routed, Gates::First)?;
+        block.cut(runner, &routed.buckets)?;
+        gates = Gates::Known;
+    }
+    block.gate_up(runner, &routed, gates)?;
+    block.leave_out(runner, &routed.buckets)?;
     block.shared_down(runner, shared)?;
     // SAFETY: the rows were written before the last barrier.
     let neurons = unsafe { activations(&room.neurons, &block.neurons, routed.buckets.len()) };
@@ -152,6 +163,17 @@ pub(super) fn run<'p>(
         0 => Ok(()),
         _ => block.leave_latent(runner),
     }
+}
+
+/// When gates are computed.
+#[derive(Clone, Copy)]
+enum Gates {
+    /// Together with up.
+    WithUp,
+    /// Without up.
+    First,
+    /// Before: up remains.
+    Known,
 }
 
 /// The matrices before an expert's neurons.
@@ -223,11 +245,20 @@ impl<'p> Block<'p> {
         ActivationLayout::new(shared.n_ff, self.pass.activations().neurons)
     }
 
-    /// Gate and up projections of all experts as one phase.
-    fn gate_up(&self, runner: &mut Runner<'p, '_>, routed: &Routed<'p>) -> Result<(), Stop> {
+    /// Gate and up projections of all experts as one phase, or one of them.
+    fn gate_up(
+        &self,
+        runner: &mut Runner<'p, '_>,
+        routed: &Routed<'p>,
+        gates: Gates,
+    ) -> Result<(), Stop> {
         let (index, order, start) = (self.at.index, runner.order, runner.now());
         let active = routed.buckets.active();
-        let n_strips = self.shape.n_ff.div_ceil(GROUP);
+        let strip_rows = match gates {
+            Gates::First => self.at.weights.layout(Site::FfnGate).strip_rows(),
+            Gates::WithUp | Gates::Known => GROUP,
+        };
+        let n_strips = self.shape.n_ff.div_ceil(strip_rows);
         let mut bytes = 0;
         let mut work = |rank, lent: &Lent<'_>, expert, strips: Range<usize>| {
             let matrix = |site, panels| {
@@ -242,7 +273,8 @@ impl<'p> Block<'p> {
             let mut strip_bytes = 0;
             for (places, rows) in routed.runs(routed.buckets.range(expert)) {
                 let matrices = GateUp { expert, gate, up };
-                let linear = self.gate_up_of(routed, places, rows, matrices, order);
+                let mut linear = self.gate_up_of(routed, places.clone(), rows, matrices, order);
+                self.divide(&mut linear, places, gates, up);
                 strip_bytes = linear.run(self.pass, rank, strips.clone());
             }
             bytes += strip_bytes;
@@ -325,6 +357,7 @@ impl<'p> Block<'p> {
             Some(gate) => (Site::FfnGate, gate, Some(up)),
             None => (Site::FfnUp, up, None),
         };
+        let keeping = self.keeping(expert);
         let gated = Gated {
             activation: self.shape.activation,
             up,
@@ -332,6 +365,8 @@ impl<'p> Block<'p> {
             rows: neurons.part(at..neurons.len()),
             layout: self.neurons,
             selection: None,
+            keeping,
+            gates: None,
         };
         Linear {
             layer: self.at.index,

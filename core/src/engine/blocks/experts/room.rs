@@ -3,7 +3,7 @@
 use super::latent::LatentRoom;
 use crate::engine::limits::EngineLimits;
 use crate::engine::pass::{Needs, RowsRoom, activations_of};
-use crate::engine::rows::{Buckets, SMALL_BATCH, TILE_TOKENS};
+use crate::engine::rows::{Buckets, Rows, SMALL_BATCH, TILE_TOKENS};
 use crate::engine::scratch::{PerWorker, Room};
 use crate::kernels::activation::ActivationLayout;
 use crate::memory::{MemoryError, Shared};
@@ -23,6 +23,9 @@ pub(in crate::engine::blocks) struct ExpertsRoom<'m> {
     pub(super) gathered: RowsRoom<'m>,
     /// Quantised rows of neurons, one for each pair.
     pub(super) neurons: Shared<'m, u8>,
+    /// Gates of pairs before up is computed, and the cuts of their rows, where steps may compare gates.
+    pub(super) gates: Rows<'m>,
+    pub(super) cuts: Shared<'m, u64>,
     /// Rows of neurons of the expert that works on every token, and the factors on its output.
     pub(super) shared: Shared<'m, u8>,
     pub(super) shared_scales: Shared<'m, f32>,
@@ -54,6 +57,10 @@ impl<'m> ExpertsRoom<'m> {
             0 => 0,
             _ => ActivationLayout::new(n_ff, kinds.neurons).row_bytes(),
         };
+        let n_gates = match limits.ranks_gates {
+            true => most(|shape| shape.n_ff),
+            false => 0,
+        };
         let shared_bytes = row_bytes(most(|shape| shape.shared.map_or(0, |shared| shared.n_ff)));
         let row_bytes = row_bytes(most(|shape| shape.n_ff));
         let (n_batch, n_workers) = (limits.n_batch, limits.n_workers);
@@ -81,6 +88,11 @@ impl<'m> ExpertsRoom<'m> {
                 layout: gathered,
             },
             neurons: room.buffer(n_pairs, row_bytes)?,
+            gates: Rows {
+                memory: room.buffer(n_pairs, n_gates)?,
+                stride: n_gates,
+            },
+            cuts: room.buffer(n_pairs, n_gates.min(1))?,
             shared: room.buffer(n_batch, shared_bytes)?,
             shared_scales: room.buffer(n_batch, usize::from(shared_bytes > 0))?,
             chosen: Choices {

@@ -47,6 +47,8 @@ impl<'p> Block<'p> {
             rows: self.room.shared,
             layout: self.shared_neurons(),
             selection: None,
+            keeping: self.keeping_of_shared(),
+            gates: None,
         };
         let gate_up = runner.linear(index, site, input, n, weight, Epilogue::Gated(gated));
         if !shared.has_gate {

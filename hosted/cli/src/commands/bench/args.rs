@@ -7,6 +7,7 @@ use crate::flags::hub::HubArgs;
 use crate::flags::names::kernels;
 use crate::flags::open::FileUse;
 use crate::flags::placement::PlacementArgs;
+use crate::flags::sparse::SparseArgs;
 use crate::flags::speculation::SpeculationArgs;
 use crate::outcome::UsageError;
 use clap::builder::PossibleValuesParser;
@@ -14,13 +15,11 @@ use clap::{ArgAction, Args, ValueEnum, value_parser};
 use core::str::FromStr;
 use sluice::Model;
 use sluice::adapter::AdapterBlend;
-use sluice::core::engine::Sparse;
 use sluice::core::kernels::KvType;
 use sluice::core::kernels::table::Prefetch;
 use sluice::core::model::Activation;
 use sluice::core::team::WORKERS_MAX;
 use sluice::file::LoadMode;
-use sluice::session::sparse_mode;
 use std::path::PathBuf;
 
 pub(in super::super) const EXAMPLES: &str = "\
@@ -114,11 +113,8 @@ pub(crate) struct BenchArgs {
     /// Set the activation of the networks' gates: relu, drelu or fatrelu:THRESHOLD
     #[arg(long, value_name = "NAME", value_parser = activation)]
     pub(super) activation: Option<Activation>,
-    /// Set which neurons of feed-forward networks are left unread: exact or off
-    ///
-    /// By default exact where the file is packed by neuron.
-    #[arg(long, value_name = "MODE", value_parser = sparse_mode)]
-    pub(super) sparse: Option<Sparse>,
+    #[command(flatten)]
+    pub(super) sparse: SparseArgs,
     /// Set the number of repetitions of each test
     #[arg(short = 'r', long, value_name = "N", default_value_t = 5,
         value_parser = value_parser!(u32).range(1..=100_000))]

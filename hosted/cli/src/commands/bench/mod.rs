@@ -55,7 +55,7 @@ pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<Ending> {
     let paths = args.model.iter().cloned().map(Ok).chain(fetched);
     let open = |path: anyhow::Result<PathBuf>| {
         let file = ModelSource::open(&path?, args.mode())?;
-        with_activation(&file, args.activation)
+        Ok(args.sparse.of(&with_activation(&file, args.activation)?)?)
     };
     let mut files: Vec<ModelSource> = paths.map(open).collect::<anyhow::Result<_>>()?;
     if files.is_empty() {
@@ -159,7 +159,7 @@ impl Bench<'_> {
         let limits = Limits {
             table: Some(self.tables[setting.isa]),
             kv_rotation: !self.args.no_kv_rotation,
-            sparse: self.args.sparse,
+            sparse: self.args.sparse.sparse,
             adapter_rank: subject
                 .adapters
                 .iter()

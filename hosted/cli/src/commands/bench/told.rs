@@ -135,6 +135,7 @@ pub(super) fn bench(args: &BenchArgs, texts: &[Script]) -> anyhow::Result<Ending
     }
     for path in &args.model {
         let opened = with_activation(&ModelSource::open(path, args.mode())?, args.activation)?;
+        let opened = args.sparse.of(&opened)?;
         let team = args.placement.team(cores.default_workers(), &cores)?;
         let Some(model) = load(&opened, args.file_use(), &team, stop)? else {
             return Ok(Ending::Interrupted);
@@ -142,7 +143,7 @@ pub(super) fn bench(args: &BenchArgs, texts: &[Script]) -> anyhow::Result<Ending
         let limits = Limits {
             n_ctx: BenchArgs::n_ctx_told(&model),
             table: Some(table),
-            sparse: args.sparse,
+            sparse: args.sparse.sparse,
             ..Limits::default()
         };
         let mut plain = model.session_on(&team, limits)?;

@@ -14,13 +14,13 @@ use crate::ui::footer::{self, Setup};
 use crate::ui::format::{Bytes, CacheTypes, Count};
 use crate::ui::output::{TextOutput, note};
 use anyhow::{Context as _, bail};
-use serde_json::json;
+use serde_json::{Value, json};
 use sluice::core::engine::Wants;
 use sluice::core::gguf::optional;
 use sluice::generate::{EndReason, GeneratorTimings, Until};
 use sluice::host::profile::Profile;
 use sluice::host::{interrupt, isa};
-use sluice::{Generator, Limits, Model};
+use sluice::{Generator, Limits, Model, Session};
 use sluice_text::sampling::SamplingSettings;
 use std::time::Instant;
 
@@ -191,6 +191,7 @@ impl Job<'_> {
                 "predicted_per_second": timings.eval.per_second(),
             },
             "experts": experts::object(self.model),
+            "neurons": neurons(generator.session()),
         });
         format!("{object}\n")
     }
@@ -290,4 +291,11 @@ fn timed(timings: GeneratorTimings, start: Instant) -> GeneratorTimings {
         total: start.elapsed(),
         ..timings
     }
+}
+
+/// The neurons that were left out or unread, where any could be.
+fn neurons(session: &Session) -> Option<Value> {
+    let neurons = session.neurons();
+    let mode = session.sparse().to_string();
+    (neurons.n > 0).then(|| json!({"mode": mode, "n": neurons.n, "n_skipped": neurons.n_skipped}))
 }

@@ -36,7 +36,7 @@ pub(super) fn of_a_model(
             types: Some(args.engine.cache_types()),
             kv_rotation: !args.engine.no_kv_rotation,
             longrope: args.engine.longrope.unwrap_or_default(),
-            sparse: args.engine.sparse,
+            sparse: args.engine.sparse.sparse,
             table: Some(table),
             ..Limits::default()
         },
@@ -44,6 +44,7 @@ pub(super) fn of_a_model(
         load_mode: args.engine.load_mode(),
         tables_stay: args.engine.gather_tables,
         activation: args.engine.activation,
+        sparse_file: args.engine.sparse.sparse_file.clone(),
         check_tensors: args.engine.check_tensors,
         chat_template: chat_template(args)?,
         pooling: args.pooling.as_deref().and_then(Pooling::from_name),

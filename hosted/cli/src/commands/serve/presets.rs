@@ -373,8 +373,8 @@ const HEADINGS: &[&str] = &[
 /// Further ones.
 const EACH: &[&str] = words!(
     "hf_token offline parallel n_predict ctx_size batch_size ubatch_size cache_type_k cache_type_v no_kv_rotation \
-     longrope load_mode gather_tables activation sparse check_tensors chat_template chat_template_file chat_template_kwargs reasoning \
-     reasoning_format reasoning_budget pooling context_shift no_context_shift sleep_idle_seconds"
+     longrope load_mode gather_tables activation sparse sparse_file check_tensors chat_template chat_template_file chat_template_kwargs \
+     reasoning reasoning_format reasoning_budget pooling context_shift no_context_shift sleep_idle_seconds"
 );
 /// Flags that name one model, or adapters of one.
 const OF_ONE: &[&str] =

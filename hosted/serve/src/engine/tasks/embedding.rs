@@ -56,7 +56,7 @@ impl Embedder {
     pub(super) fn new(session: &Session, turn: Duration) -> Self {
         let limits = session.limits();
         let limits = Limits {
-            sparse: session.sparse(),
+            sparse: Some(session.sparse()),
             adapter_rank: limits.adapter_rank,
             adapter_kinds: limits.adapter_kinds,
             ..Limits::for_embedding(session.model(), limits.n_ctx, GROUP_TOKENS)
