@@ -2,6 +2,9 @@
 
 use crate::activation::{ActivationKinds, ActivationLayout, BLOCK_COLS, SUM_COLS};
 use crate::contract::GROUP;
+use crate::neuron::Chunks;
+use crate::panel::PanelLayout;
+use crate::table::Activations;
 
 impl ActivationLayout {
     /// The magnitudes of the values of group `g` of a row as weights of `kind`, one kind, multiply them; `out` is
@@ -78,6 +81,35 @@ impl ActivationLayout {
                 }
             }
         }
+    }
+}
+
+impl Activations<'_> {
+    /// The number of columns whose int8 codes are 0 in all rows, of rows that are kept in one int8 kind.
+    pub fn zero_columns(&self) -> usize {
+        let layout = &self.layout;
+        let per_32 = layout.kinds().contains(ActivationKinds::INT8_32);
+        let (start, _, _) = layout.int8_offsets(per_32);
+        let mut n_zero = 0;
+        for first in (0..layout.n_cols()).step_by(GROUP) {
+            let mut any = [0u8; GROUP];
+            let n = GROUP.min(layout.n_cols() - first);
+            for row in self.bytes.chunks_exact(layout.row_bytes()) {
+                let codes = &row[start + first..][..n];
+                any.iter_mut()
+                    .zip(codes)
+                    .for_each(|(any, code)| *any |= code);
+            }
+            n_zero += any[..n].iter().filter(|any| **any == 0).count();
+        }
+        n_zero
+    }
+}
+
+impl PanelLayout {
+    /// Bytes of the codes of a column for `n_outputs` outputs, of a matrix in [`Form::Neurons`](crate::panel::Form).
+    pub fn code_bytes(&self, n_outputs: usize) -> usize {
+        Chunks::new(self).bytes(n_outputs)
     }
 }
 

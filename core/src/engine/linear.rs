@@ -125,6 +125,12 @@ impl<'a> Linear<'a> {
             }
             row = rows.end;
         }
+        if self.leaves_out(pass, &self.weight, Form::Neurons) {
+            let n_zero = self.input.zero_columns();
+            let skipped = n_zero * self.weight.layout.code_bytes(all.len());
+            pass.neurons
+                .add_bytes(self.weight.strip_bytes(&all), skipped);
+        }
         let up_bytes = match &self.epilogue {
             Epilogue::Gated(Gated { up: Some(up), .. }) => up.strip_bytes(&all),
             _ => 0,

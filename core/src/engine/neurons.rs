@@ -1,34 +1,58 @@
-//! How many neurons a step left unread.
+//! How many neurons a step left out, and how many bytes unread.
 
+use core::ops::AddAssign;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// Numbers of neurons.
+/// Numbers of neurons, and bytes of their weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Neurons {
-    /// All that could be left unread.
+    /// All that could be left out.
     pub n: usize,
-    /// Those whose up row was not read.
+    /// Those that were: their up row was not read, or they count as 0.
     pub n_skipped: usize,
+    /// Bytes of matrices by neuron, in products that may leave some unread.
+    pub bytes: usize,
+    /// Those that were left unread.
+    pub bytes_skipped: usize,
+}
+
+impl AddAssign for Neurons {
+    fn add_assign(&mut self, other: Self) {
+        self.n += other.n;
+        self.n_skipped += other.n_skipped;
+        self.bytes += other.bytes;
+        self.bytes_skipped += other.bytes_skipped;
+    }
 }
 
 /// [`Neurons`] that the ranks of a step count together.
 #[derive(Debug, Default)]
-pub(super) struct NeuronCounts {
-    n: AtomicUsize,
-    n_skipped: AtomicUsize,
-}
+pub(super) struct NeuronCounts([AtomicUsize; 4]);
 
 impl NeuronCounts {
     pub(super) fn add(&self, n: usize, n_skipped: usize) {
-        self.n.fetch_add(n, Ordering::Relaxed);
-        self.n_skipped.fetch_add(n_skipped, Ordering::Relaxed);
+        self.add_at(0, [n, n_skipped]);
+    }
+
+    pub(super) fn add_bytes(&self, bytes: usize, bytes_skipped: usize) {
+        self.add_at(2, [bytes, bytes_skipped]);
+    }
+
+    fn add_at(&self, first: usize, values: [usize; 2]) {
+        for (count, value) in self.0[first..].iter().zip(values) {
+            count.fetch_add(value, Ordering::Relaxed);
+        }
     }
 
     /// The numbers so far.
     pub(super) fn get(&self) -> Neurons {
+        let [n, n_skipped, bytes, bytes_skipped] =
+            [0, 1, 2, 3].map(|i| self.0[i].load(Ordering::Relaxed));
         Neurons {
-            n: self.n.load(Ordering::Relaxed),
-            n_skipped: self.n_skipped.load(Ordering::Relaxed),
+            n,
+            n_skipped,
+            bytes,
+            bytes_skipped,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Calibrating modes that leave neurons out: thresholds and shares of a model's layers, from a text.
 //!
 //! The model reads the text whole while the signals of its neurons are counted, layer by layer, in bins of equal ratio. A
-//! layer's threshold is `λ` times the root mean square of its signals, so that the last neuron left out costs every layer
+//! layer's threshold is `λ` times the root mean square of its signals, without the largest hundredth, so that the last neuron left out costs every layer
 //! the same share of its energy; one `λ` gives the density of the whole model. With a divergence as the goal, the density
 //! is found by measuring: half of the logits of some chunks against those of the whole model.
 
@@ -258,16 +258,20 @@ struct Layer {
     /// The number of signals from each bin on.
     from_bin: Vec<u64>,
     n: u64,
-    /// The root of the mean square.
+    /// The root of the mean square, without the largest.
     rms: f64,
 }
 
 impl Layer {
     fn new(bins: Vec<u64>) -> Self {
-        let n = bins.iter().sum();
-        let squares = bins.iter().enumerate().filter(|(_, n)| **n > 0);
-        let squares = squares.map(|(i, n)| float(*n) * f64::from(middle(i)).powi(2));
-        let rms = (squares.sum::<f64>() / float(n).max(1.0)).sqrt();
+        let n: u64 = bins.iter().sum();
+        let (mut rest, mut squares) = (n - n / OUTLIERS, 0f64);
+        for (i, n) in bins.iter().enumerate() {
+            let n = rest.min(*n);
+            rest -= n;
+            squares += float(n) * f64::from(middle(i)).powi(2);
+        }
+        let rms = (squares / float(n).max(1.0)).sqrt();
         let mut from_bin = bins;
         for i in (1..from_bin.len()).rev() {
             from_bin[i - 1] += from_bin[i];
@@ -381,6 +385,8 @@ const fn share(n: usize, of: usize) -> f64 {
 
 /// Bits of a signal below those that tell its bin: 128 bins for each power of two.
 const SHIFT: u32 = 16;
+/// One signal of this many is an outlier: some rows, as the first of a text, have values far beyond all others.
+const OUTLIERS: u64 = 100;
 /// Range of thresholds, in root mean squares.
 const LAMBDA: (f64, f64) = (1e-9, 1e4);
 /// Number of densities of the file's shares.

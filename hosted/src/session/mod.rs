@@ -306,8 +306,7 @@ impl Session {
             profile.collect();
         }
         let (value, time, neurons) = stepped?;
-        self.neurons.n += neurons.n;
-        self.neurons.n_skipped += neurons.n_skipped;
+        self.neurons += neurons;
         self.pace.note(batch.len(), time);
         Ok(value)
     }

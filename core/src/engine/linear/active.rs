@@ -75,6 +75,9 @@ impl Linear<'_> {
         // SAFETY: the tile is this worker's own, and has as many floats as tokens × rows, of which some are listed.
         unsafe { pass.table.matmul_listed(&args, listed) };
         spread(up, listed, tile);
+        let row_bytes = up.layout.gguf_row_bytes();
+        pass.neurons
+            .add_bytes(n * row_bytes, (n - listed.len()) * row_bytes);
         self.add_to_product(pass, rank, up, site, tile);
         true
     }

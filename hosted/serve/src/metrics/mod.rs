@@ -61,7 +61,7 @@ metrics! {
         queued: [Counter; QUEUE_REASONS.len()],
         finished: [Counter; END_REASONS.len()],
         rejected: [Counter; REJECT_REASONS.len()],
-        neurons_computed: Counter, neurons_skipped: Counter,
+        neurons_computed: Counter, neurons_skipped: Counter, neuron_bytes_read: Counter, neuron_bytes_skipped: Counter,
         preemptions: Counter, prefix_queries: Counter, prefix_hits: Counter,
         steps: Counter, decode_steps: Counter, busy: Counter, n_tokens_max: Counter,
         decode_turn_tokens: Counter, decode_turn_time: Seconds,
@@ -205,9 +205,12 @@ impl Metrics {
     pub fn step(&self, step: StepFigures) {
         self.steps.add(1);
         self.busy.add(step.n_busy as u64);
-        let Neurons { n, n_skipped } = step.neurons;
-        self.neurons_computed.add((n - n_skipped) as u64);
-        self.neurons_skipped.add(n_skipped as u64);
+        let all = step.neurons;
+        self.neurons_computed.add((all.n - all.n_skipped) as u64);
+        self.neurons_skipped.add(all.n_skipped as u64);
+        self.neuron_bytes_read
+            .add((all.bytes - all.bytes_skipped) as u64);
+        self.neuron_bytes_skipped.add(all.bytes_skipped as u64);
         self.step_tokens
             .observe_number(step.n_prompt_tokens + step.n_decode_tokens);
         if step.n_decode_tokens > 0 {

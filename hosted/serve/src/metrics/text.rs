@@ -151,18 +151,33 @@ fn counters(page: &mut Page<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// Neurons of steps that may leave some unread, by whether they were.
+/// Neurons of steps that may leave some unread, and bytes of their weights, by whether they were.
 fn neurons(page: &mut Page<'_>) -> fmt::Result {
     let name = "ffn_neurons_total";
     page.head(
         name,
         "counter",
-        "Number of neurons of steps that may leave neurons unread.",
+        "Number of neurons of steps that may leave neurons unread or out.",
     )?;
     for (labels, m) in &page.models {
         for (state, count) in [
             ("computed", &m.neurons_computed),
             ("skipped", &m.neurons_skipped),
+        ] {
+            let n = count.value();
+            writeln!(page.text, "sluice:{name}{{{labels},state=\"{state}\"}} {n}")?;
+        }
+    }
+    let name = "ffn_bytes_total";
+    page.head(
+        name,
+        "counter",
+        "Bytes of matrices by neuron in steps that may leave some unread.",
+    )?;
+    for (labels, m) in &page.models {
+        for (state, count) in [
+            ("read", &m.neuron_bytes_read),
+            ("skipped", &m.neuron_bytes_skipped),
         ] {
             let n = count.value();
             writeln!(page.text, "sluice:{name}{{{labels},state=\"{state}\"}} {n}")?;
@@ -220,6 +235,8 @@ mod tests {
             neurons: Neurons {
                 n: 10,
                 n_skipped: 7,
+                bytes: 100,
+                bytes_skipped: 60,
             },
             n_prompt_tokens: 0,
             n_decode_tokens: 2,

@@ -47,8 +47,13 @@ fn server(path: &Path, sparse: Option<SparseMode>) -> ServerConfig {
 
 /// Neurons in a state, according to `/metrics`.
 fn neurons(server: &Running, state: &str) -> u64 {
+    count(server, "neurons", state)
+}
+
+/// Neurons or bytes in a state, according to `/metrics`.
+fn count(server: &Running, what: &str, state: &str) -> u64 {
     let text = server.get("/metrics").body;
-    let head = "sluice:ffn_neurons_total{";
+    let head = &*format!("sluice:ffn_{what}_total{{");
     let state = format!("state=\"{state}\"}} ");
     let line = text
         .lines()
@@ -75,6 +80,8 @@ fn neurons_left_unread_are_counted_and_change_no_answer() {
         let props = server.get("/props").json();
         let counts = ["computed", "skipped"].map(|state| neurons(&server, state));
         let shown = props["sparse"].as_str().unwrap().to_owned();
+        let bytes = ["read", "skipped"].map(|state| count(&server, "bytes", state));
+        assert_eq!(bytes.map(|n| n > 0), counts.map(|n| n > 0), "{bytes:?}");
         (answer, shown, counts, props["system_fingerprint"].clone())
     };
     let (expected, shown, counts, _) = run(Path::new(MODEL), None);

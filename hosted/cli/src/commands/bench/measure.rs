@@ -189,8 +189,12 @@ impl Runner {
             }
         }
         let after = self.session.neurons();
-        samples.neurons.n += after.n - before.n;
-        samples.neurons.n_skipped += after.n_skipped - before.n_skipped;
+        samples.neurons += Neurons {
+            n: after.n - before.n,
+            n_skipped: after.n_skipped - before.n_skipped,
+            bytes: after.bytes - before.bytes,
+            bytes_skipped: after.bytes_skipped - before.bytes_skipped,
+        };
         samples.ns.push(nanoseconds(total));
         if self.in_turn {
             samples.turns.extend(turns(&generated_ns));
