@@ -31,8 +31,8 @@ mod tests;
 
 pub use crate::panel::Form;
 
-pub(crate) use codes::Chunks;
-pub(crate) use groups::{GroupPanels, STRIP_ROWS, Strip, Transpose};
+pub(crate) use codes::ChunkCodes;
+pub(crate) use groups::{GroupPanels, STRIP_ROWS, Strip, Transpose, put_numbers};
 
 use crate::panel::{PANEL_ROWS, PanelLayout};
 

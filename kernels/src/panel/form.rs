@@ -6,6 +6,8 @@ use crate::contract::GROUP;
 
 /// Outputs whose codes are together in [`Form::Neurons`]; the last have 32, 64 or 96.
 pub(crate) const CHUNK: usize = 128;
+/// Outputs of a stripe in [`Form::Neurons`]; the last has what is left. Within a stripe a neuron's chunks are side by side.
+pub(crate) const STRIPE: usize = 8 * CHUNK;
 
 /// How the numbers and codes of a matrix are ordered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -67,11 +69,14 @@ const fn codes_start(format: &GroupFormat, layout: &PanelLayout) -> usize {
     heads_before(format, layout, n_groups).next_multiple_of(PANEL_ALIGN)
 }
 
-/// Where the codes of neuron `neuron` for the chunk of outputs from `first` on are.
-pub(crate) fn chunk_at(layout: &PanelLayout, neuron: usize, first: usize) -> usize {
+/// Where the codes of the first neuron for the chunk of outputs from `first` on are, and the distance to the next neuron's.
+pub(crate) const fn chunk_at(layout: &PanelLayout, first: usize) -> (usize, usize) {
     let format = format_of(layout);
-    let row = layout.n_rows() * format.bits() / 8;
-    codes_start(&format, layout) + neuron * row + first * format.bits() / 8
+    let stripe = first / STRIPE * STRIPE;
+    let rest = layout.n_rows() - stripe;
+    let stride = if rest < STRIPE { rest } else { STRIPE } * format.bits() / 8;
+    let before = (stripe * layout.n_cols() + first % STRIPE) * format.bits() / 8;
+    (codes_start(&format, layout) + before, stride)
 }
 
 impl PanelLayout {
@@ -118,6 +123,6 @@ impl PanelLayout {
 }
 
 /// The format of a matrix in a form other than panels.
-pub(crate) fn format_of(layout: &PanelLayout) -> GroupFormat {
+pub(crate) const fn format_of(layout: &PanelLayout) -> GroupFormat {
     GroupFormat::of(layout.ty()).expect("a form other than panels has integer codes")
 }
