@@ -11,7 +11,7 @@ use super::{NeuronLine, Skip};
 use crate::activation::BLOCK_COLS;
 use crate::contract::GROUP;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
-use crate::prefetch::prefetch_line_to_l2;
+use crate::prefetch::prefetch_to_l2;
 use crate::vector::rows::Int8Rows;
 use crate::vector::unpack::SubBlockBytes;
 
@@ -35,41 +35,39 @@ pub(crate) struct Listed<'a> {
 pub(crate) type ListedFn =
     unsafe fn(&Skip, &Listed<'_>, &mut RowsAhead<'_>, &mut [f32; PANEL_ROWS]);
 
-/// Rows that are read next: their lines are prefetched a few at a time.
+/// Rows that are read next: they are prefetched in parts.
 pub(crate) struct RowsAhead<'a> {
     rows: core::slice::Iter<'a, *const u8>,
     at: *const u8,
-    /// Bytes of the row that are left.
-    rest: usize,
-    row_bytes: usize,
-    /// Lines in a step.
-    n_lines: usize,
+    /// Parts of the row that are left.
+    n_left: usize,
+    /// Parts of a row, and their size.
+    n_parts: usize,
+    bytes: usize,
 }
 
 impl<'a> RowsAhead<'a> {
     /// Prefetches `rows`, of `row_bytes` bytes each, in `n_steps` steps.
     pub(crate) fn new(rows: &'a [*const u8], row_bytes: usize, n_steps: usize) -> Self {
-        let n_lines = rows.len() * (row_bytes / LINE_BYTES + 1);
+        let n_parts = (n_steps / PANEL_ROWS).max(1);
         Self {
             rows: rows.iter(),
             at: core::ptr::null(),
-            rest: 0,
-            row_bytes,
-            n_lines: n_lines.div_ceil(n_steps),
+            n_left: 0,
+            n_parts,
+            bytes: row_bytes.div_ceil(n_parts).next_multiple_of(LINE_BYTES),
         }
     }
 
     #[inline(always)]
     fn step(&mut self) {
-        for _ in 0..self.n_lines {
-            if self.rest == 0 {
-                let Some(row) = self.rows.next() else { return };
-                (self.at, self.rest) = (*row, self.row_bytes + LINE_BYTES);
-            }
-            prefetch_line_to_l2(self.at);
-            self.at = self.at.wrapping_add(LINE_BYTES);
-            self.rest = self.rest.saturating_sub(LINE_BYTES);
+        if self.n_left == 0 {
+            let Some(row) = self.rows.next() else { return };
+            (self.at, self.n_left) = (*row, self.n_parts);
         }
+        prefetch_to_l2(self.at, self.bytes);
+        self.at = self.at.wrapping_add(self.bytes);
+        self.n_left -= 1;
     }
 }
 
@@ -149,48 +147,102 @@ unsafe fn dots<L: NeuronLine>(
     listed: &Listed<'_>,
     ahead: &mut RowsAhead<'_>,
 ) -> [L; BLOCKS] {
-    let mut out = [L::splat(0); BLOCKS];
-    let is_nibbles = skip.planes == [4];
+    // SAFETY: by the caller.
+    let mut out = unsafe {
+        match skip.planes {
+            [4] => codes_dots::<L, true>(skip, listed, ahead),
+            _ => codes_dots::<L, false>(skip, listed, ahead),
+        }
+    };
+    for (s, dots) in out.iter_mut().enumerate() {
+        // SAFETY: by the caller.
+        let start = -skip.offset * unsafe { sum(&listed.x, BLOCK_COLS, s) };
+        *dots = dots.plus(L::ints(start));
+    }
+    out
+}
+
+/// The dots of unsigned codes.
+///
+/// # Safety
+/// - As [`dots`].
+#[inline(always)]
+unsafe fn codes_dots<L: NeuronLine, const NIBBLES: bool>(
+    skip: &Skip,
+    listed: &Listed<'_>,
+    ahead: &mut RowsAhead<'_>,
+) -> [L; BLOCKS] {
+    let mut fours = [[L::splat(0); 4]; 2];
+    // SAFETY: by the caller.
+    unsafe {
+        let x = x_pairs::<L, NIBBLES>(listed.x.q);
+        for (i, rows) in listed.codes.as_chunks::<4>().0.iter().enumerate() {
+            ahead.step();
+            let a = row_dots::<L, NIBBLES>(skip, rows[0], &x);
+            let b = row_dots::<L, NIBBLES>(skip, rows[1], &x);
+            ahead.step();
+            let c = row_dots::<L, NIBBLES>(skip, rows[2], &x);
+            let d = row_dots::<L, NIBBLES>(skip, rows[3], &x);
+            fours[0][i] = L::sums([a[0], b[0], c[0], d[0]]);
+            fours[1][i] = L::sums([a[1], b[1], c[1], d[1]]);
+        }
+    }
+    let ([a, b, c, d], [e, f, g, h]) = (
+        L::transpose_quarters(fours[0]),
+        L::transpose_quarters(fours[1]),
+    );
+    [a, b, c, d, e, f, g, h]
+}
+
+/// The token's codes as [`row_dots`] needs them.
+///
+/// # Safety
+/// - A group is readable at `x`; the CPU has the features of `L`.
+#[inline(always)]
+unsafe fn x_pairs<L: NeuronLine, const NIBBLES: bool>(x: *const u8) -> [[L; 2]; 2] {
+    // SAFETY: by the caller.
+    unsafe {
+        let halves = [
+            [L::load(x), L::load(x.add(64))],
+            [L::load(x.add(128)), L::load(x.add(192))],
+        ];
+        match NIBBLES {
+            true => [L::by_words(halves[0]), L::by_words(halves[1])],
+            false => [L::by_quarters(halves[0]), L::by_quarters(halves[1])],
+        }
+    }
+}
+
+/// Dots of the halves of a row's group: those of a block are in a quarter.
+///
+/// # Safety
+/// - A group of codes is readable at `row`; the CPU has the features of `L`.
+#[inline(always)]
+unsafe fn row_dots<L: NeuronLine, const NIBBLES: bool>(
+    skip: &Skip,
+    row: *const u8,
+    x: &[[L; 2]; 2],
+) -> [L; 2] {
+    let zero = L::splat(0);
+    let mut out = [zero; 2];
     for half in 0..2 {
         // SAFETY: by the caller.
-        unsafe {
-            let x = listed.x.q.add(GROUP / 2 * half);
-            let x = [L::load(x), L::load(x.add(LINE_BYTES))];
-            let [x_a, x_b] = match is_nibbles {
-                true => L::by_words(x),
-                false => L::by_quarters(x),
-            };
-            // What the codes' offset adds, in one lane of each quarter.
-            let mut starts = [0; PANEL_ROWS];
-            for (s, start) in starts.iter_mut().step_by(4).enumerate() {
-                *start = -skip.offset * sum(&listed.x, BLOCK_COLS, 4 * half + s);
-            }
-            let start = L::load(starts.as_ptr().cast());
-            let mut fours = [start; 4];
-            for (i, rows) in listed.codes.as_chunks::<4>().0.iter().enumerate() {
-                ahead.step();
-                let mut of_rows = [start; 4];
-                for (sums, row) in of_rows.iter_mut().zip(rows) {
-                    let [mut a, mut b] = match is_nibbles {
-                        true => {
-                            let (both, low) = (L::load(row.add(64 * half)), L::splat(0xf));
-                            [both.and(low), both.shift(-4).and(low)]
-                        }
-                        false => {
-                            let row = row.add(128 * half);
-                            L::by_quarters([L::load(row), L::load(row.add(64))])
-                        }
-                    };
-                    if let Some(table) = skip.table {
-                        (a, b) = (a.lookup(table), b.lookup(table));
-                    }
-                    *sums = start.dot(a, x_a).dot(b, x_b);
+        let [mut a, mut b] = unsafe {
+            match NIBBLES {
+                true => {
+                    let (both, low) = (L::load(row.add(64 * half)), L::splat(0xf));
+                    [both.and(low), both.shift(-4).and(low)]
                 }
-                fours[i] = L::sums(of_rows);
+                false => {
+                    let row = row.add(128 * half);
+                    L::by_quarters([L::load(row), L::load(row.add(64))])
+                }
             }
-            let blocks = L::transpose_quarters(fours);
-            out[4 * half..4 * half + 4].copy_from_slice(&blocks);
+        };
+        if let Some(table) = skip.table {
+            (a, b) = (a.lookup(table), b.lookup(table));
         }
+        out[half] = zero.dot(a, x[half][0]).dot(b, x[half][1]);
     }
     out
 }

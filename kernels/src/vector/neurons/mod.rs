@@ -57,6 +57,9 @@ pub(crate) trait NeuronLine: Line {
     /// The same integer in every lane.
     fn ints(n: i32) -> Self;
 
+    /// `self + other` in integers of 32 bits.
+    fn plus(self, other: Self) -> Self;
+
     /// `self + a · b` in integers of 32 bits.
     fn add_product(self, a: Self, b: Self) -> Self;
 

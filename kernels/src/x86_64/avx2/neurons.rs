@@ -115,6 +115,11 @@ impl NeuronLine for Ints {
     }
 
     #[inline(always)]
+    fn plus(self, other: Self) -> Self {
+        halves!(_mm256_add_epi32(self, other))
+    }
+
+    #[inline(always)]
     fn add_product(self, a: Self, b: Self) -> Self {
         let product = halves!(_mm256_mullo_epi32(a, b));
         halves!(_mm256_add_epi32(self, product))

@@ -95,6 +95,12 @@ impl NeuronLine for __m512i {
     }
 
     #[inline(always)]
+    fn plus(self, other: Self) -> Self {
+        // SAFETY: as in `interleave`.
+        unsafe { _mm512_add_epi32(self, other) }
+    }
+
+    #[inline(always)]
     fn add_product(self, a: Self, b: Self) -> Self {
         // SAFETY: as in `interleave`.
         unsafe { _mm512_add_epi32(self, _mm512_mullo_epi32(a, b)) }
