@@ -11,7 +11,7 @@ use super::{NeuronLine, Skip};
 use crate::activation::BLOCK_COLS;
 use crate::contract::GROUP;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
-use crate::prefetch::prefetch_to_l2;
+use crate::prefetch::{prefetch_line_to_l2, prefetch_to_l2};
 use crate::vector::rows::Int8Rows;
 use crate::vector::unpack::SubBlockBytes;
 
@@ -50,6 +50,11 @@ impl<'a> RowsAhead<'a> {
     /// Prefetches `rows`, of `row_bytes` bytes each, in `n_steps` steps.
     pub(crate) fn new(rows: &'a [*const u8], row_bytes: usize, n_steps: usize) -> Self {
         let n_parts = (n_steps / PANEL_ROWS).max(1);
+        // Addresses of all pages are looked up at once: one by one, each would be waited for.
+        for row in rows {
+            prefetch_line_to_l2(*row);
+            prefetch_line_to_l2(row.wrapping_add(row_bytes - 1));
+        }
         Self {
             rows: rows.iter(),
             at: core::ptr::null(),

@@ -28,6 +28,7 @@ use crate::neuron::{ChunkCodes, Strip, Transpose, put_numbers};
 use crate::panel::form::{CHUNK, STRIPE, format_of, group_cols, head_at};
 use crate::panel::group::GroupFormat;
 use crate::panel::{LINE_BYTES, Mxfp4, PANEL_ROWS, WeightType};
+use crate::prefetch::prefetch_line_to_l2;
 use crate::scalar::matmul::IQ4_TABLE;
 use active::{Active, Columns};
 use chunk::{ChunkFn, PANELS, WidenFn};
@@ -89,6 +90,8 @@ pub(crate) trait NeuronLine: Line {
     fn bits(word: u64) -> Self;
 }
 
+/// Bytes of a small page.
+const PAGE_BYTES: usize = 4096;
 /// Tokens whose columns are found together: they share what is read.
 const TOKENS: usize = 8;
 
@@ -273,9 +276,20 @@ impl Group {
     fn ahead(&self, args: &Matmul<'_>, g: usize, first: usize) -> Ahead<'_> {
         let chunk = ChunkCodes::new(&args.layout, first);
         let n_outputs = (args.rows.end - first).min(STRIPE - first % STRIPE);
+        let columns = &self.columns[..self.n_columns];
+        let at = (args.panels.as_ptr()).wrapping_add(chunk.at + g * GROUP * chunk.stride);
+        // Addresses of all pages are looked up at once: one by one, each would be waited for.
+        let mut page = 0;
+        for column in columns {
+            let at = at.wrapping_add(usize::from(*column) * chunk.stride);
+            if at.addr() / PAGE_BYTES != page {
+                prefetch_line_to_l2(at);
+                page = at.addr() / PAGE_BYTES;
+            }
+        }
         Ahead {
-            columns: self.columns[..self.n_columns].iter(),
-            first: (args.panels.as_ptr()).wrapping_add(chunk.at + g * GROUP * chunk.stride),
+            columns: columns.iter(),
+            first: at,
             stride: chunk.stride,
             bytes: n_outputs * chunk.bytes() / chunk.n_outputs,
             heads: (args.panels.as_ptr(), 0),
