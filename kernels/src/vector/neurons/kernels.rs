@@ -3,63 +3,69 @@
 /// The kernels of all types, with lines of type `$line`, compiled with `$features`: a function `skip` of a type.
 macro_rules! skip_kernels {
     ($line:ty, $features:literal) => {
-        use crate::vector::neurons::listed::{self, Listed, RowsAhead};
-        use crate::vector::neurons::{Ahead, Chunk, Four, Skip, Wide, chunk};
+        use crate::neuron::ChunkCodes;
+        use crate::panel::form::CHUNK;
+        use crate::vector::neurons::dots::{self, Ahead, Chunks, DOTS, Dots};
+        use crate::vector::neurons::finish::{self, Panel};
+        use crate::vector::neurons::listed::{self, BLOCKS, RowsAhead};
+        use crate::vector::neurons::{Kernels, Skip};
+        use crate::vector::rows::Int8Rows;
         use crate::vector::unpack::{SubBlockBytes, SuperBlock};
 
         /// # Safety
-        /// - As [`chunk::blocks`].
+        /// - As [`dots::dots`].
         #[target_feature(enable = $features)]
-        unsafe fn blocks(skip: &Skip, chunk: &Chunk<'_>, ahead: &mut Ahead<'_>, wide: &mut Wide) {
-            // SAFETY: by the caller.
-            unsafe { chunk::blocks::<$line>(skip, chunk, ahead, wide) };
-        }
-
-        /// # Safety
-        /// - As [`chunk::super_blocks`].
-        #[target_feature(enable = $features)]
-        unsafe fn super_blocks(
+        unsafe fn dots(
             skip: &Skip,
-            chunk: &Chunk<'_>,
+            chunks: &Chunks<'_>,
             ahead: &mut Ahead<'_>,
-            wide: &mut Wide,
+            out: &mut [Dots; DOTS],
         ) {
             // SAFETY: by the caller.
-            unsafe { chunk::super_blocks::<$line>(skip, chunk, ahead, wide) };
+            unsafe { dots::dots::<$line>(skip, chunks, ahead, out) };
         }
 
         /// # Safety
-        /// - As [`listed::blocks`].
+        /// - As [`dots::widen`].
         #[target_feature(enable = $features)]
-        unsafe fn listed_blocks(
+        unsafe fn widen(
             skip: &Skip,
-            listed: &Listed<'_>,
-            ahead: &mut RowsAhead<'_>,
-            sums: &mut [f32; PANEL_ROWS],
+            codes: &ChunkCodes,
+            at: [*const u8; 4],
+            wide: &mut [[u8; CHUNK]; 4],
         ) {
             // SAFETY: by the caller.
-            unsafe { listed::blocks::<$line>(skip, listed, ahead, sums) };
+            unsafe { dots::widen::<$line>(skip, codes, at, wide) };
         }
 
         /// # Safety
-        /// - As [`listed::super_blocks`].
+        /// - As [`listed::dots`].
         #[target_feature(enable = $features)]
-        unsafe fn listed_super_blocks(
+        unsafe fn listed(
             skip: &Skip,
-            listed: &Listed<'_>,
+            rows: &[*const u8; PANEL_ROWS],
+            x: &Int8Rows,
             ahead: &mut RowsAhead<'_>,
-            sums: &mut [f32; PANEL_ROWS],
+            out: &mut [Dots; BLOCKS],
         ) {
             // SAFETY: by the caller.
-            unsafe { listed::super_blocks::<$line>(skip, listed, ahead, sums) };
+            unsafe { listed::dots::<$line>(skip, rows, x, ahead, out) };
         }
 
         /// # Safety
-        /// - As [`chunk::widen`].
+        /// - As [`finish::blocks`].
         #[target_feature(enable = $features)]
-        unsafe fn widen(skip: &Skip, chunk: &Chunk<'_>, fours: &[Four], wide: &mut Wide) {
+        unsafe fn blocks(skip: &Skip, panel: &Panel<'_>, sums: &mut [f32; PANEL_ROWS]) {
             // SAFETY: by the caller.
-            unsafe { chunk::widen::<$line>(skip, chunk, fours, wide) };
+            unsafe { finish::blocks::<$line>(skip, panel, sums) };
+        }
+
+        /// # Safety
+        /// - As [`finish::super_blocks`].
+        #[target_feature(enable = $features)]
+        unsafe fn super_blocks(skip: &Skip, panel: &Panel<'_>, sums: &mut [f32; PANEL_ROWS]) {
+            // SAFETY: by the caller.
+            unsafe { finish::super_blocks::<$line>(skip, panel, sums) };
         }
 
         /// # Safety
@@ -72,12 +78,14 @@ macro_rules! skip_kernels {
 
         /// The kernels of a type with integer codes.
         pub(crate) fn skip(ty: WeightType) -> Option<Skip> {
-            let of_blocks = Skip::of_blocks(
-                ty,
-                [blocks, super_blocks],
-                [listed_blocks, listed_super_blocks],
+            let kernels = Kernels {
+                dots,
                 widen,
-            )?;
+                listed,
+                blocks,
+                super_blocks,
+            };
+            let of_blocks = Skip::of_blocks(ty, kernels)?;
             Some(match ty {
                 WeightType::Q4_K => of_blocks.of_sums::<Q4K>(scales::<Q4K>),
                 WeightType::Q5_K => of_blocks.of_sums::<Q5K>(scales::<Q5K>),

@@ -6,34 +6,23 @@
     reason = "a kernel's safety argument is one: pointers stay inside operands that were checked"
 )]
 
-use super::chunk::sum;
+use super::dots::Dots;
+use super::finish::sum;
 use super::{NeuronLine, Skip};
 use crate::activation::BLOCK_COLS;
 use crate::contract::GROUP;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
 use crate::prefetch::{prefetch_line_to_l2, prefetch_to_l2};
 use crate::vector::rows::Int8Rows;
-use crate::vector::unpack::SubBlockBytes;
 
 /// Blocks of a group.
-const BLOCKS: usize = GROUP / BLOCK_COLS;
+pub(crate) const BLOCKS: usize = GROUP / BLOCK_COLS;
 /// Steps of a group in which rows are prefetched.
 pub(crate) const STEPS: usize = 8;
 
-/// A group of columns of 16 rows, and one token.
-pub(crate) struct Listed<'a> {
-    /// The codes of each row.
-    pub(crate) codes: [*const u8; PANEL_ROWS],
-    /// The rows' numbers, as a panel has them.
-    pub(crate) head: &'a [u8],
-    /// Scales, and perhaps minima, in types with exact sums over 256 columns.
-    pub(crate) numbers: &'a [SubBlockBytes; 2],
-    pub(crate) x: Int8Rows,
-}
-
-/// Adds the products of a group of 16 rows to their sums.
+/// Writes the dots of each block of 16 rows, whose codes are given, with a token's group.
 pub(crate) type ListedFn =
-    unsafe fn(&Skip, &Listed<'_>, &mut RowsAhead<'_>, &mut [f32; PANEL_ROWS]);
+    unsafe fn(&Skip, &[*const u8; PANEL_ROWS], &Int8Rows, &mut RowsAhead<'_>, &mut [Dots; BLOCKS]);
 
 /// Rows that are read next: they are prefetched in parts.
 pub(crate) struct RowsAhead<'a> {
@@ -76,127 +65,61 @@ impl<'a> RowsAhead<'a> {
     }
 }
 
-/// [`ListedFn`] of types with a scale per 32 columns.
+/// [`ListedFn`].
 ///
 /// # Safety
-/// - As there; the CPU has the features of `L`.
+/// - A group of codes is readable at each of `rows`, and at `x`; the CPU has the features of `L`.
 #[inline(always)]
-pub(crate) unsafe fn blocks<L: NeuronLine>(
+pub(crate) unsafe fn dots<L: NeuronLine>(
     skip: &Skip,
-    listed: &Listed<'_>,
+    rows: &[*const u8; PANEL_ROWS],
+    x: &Int8Rows,
     ahead: &mut RowsAhead<'_>,
-    sums: &mut [f32; PANEL_ROWS],
+    out: &mut [Dots; BLOCKS],
 ) {
     // SAFETY: by the caller.
     unsafe {
-        let (dots, x) = (dots::<L>(skip, listed, ahead), &listed.x);
-        let mut acc = L::floats(sums);
-        for (s, dots) in dots.into_iter().enumerate() {
-            let numbers = listed.head[s * skip.block_bytes..].as_ptr();
-            let d = L::float(x.d.cast::<f32>().add(s).read());
-            let scale = match skip.block_bytes {
-                PANEL_ROWS => L::exponents(numbers),
-                _ => L::halves(numbers),
-            };
-            acc = L::fma::<false>(L::product(scale, d), dots.to_floats(), acc);
-            if skip.has_min {
-                let sum = L::ints(sum(x, BLOCK_COLS, s)).to_floats();
-                let min = L::halves(numbers.add(2 * PANEL_ROWS));
-                acc = L::fma::<false>(L::product(min, d), sum, acc);
-            }
-        }
-        L::store_floats(acc, sums);
-    }
-}
-
-/// [`ListedFn`] of types with exact sums over 256 columns.
-///
-/// # Safety
-/// - As there; the CPU has the features of `L`.
-#[inline(always)]
-pub(crate) unsafe fn super_blocks<L: NeuronLine>(
-    skip: &Skip,
-    listed: &Listed<'_>,
-    ahead: &mut RowsAhead<'_>,
-    sums: &mut [f32; PANEL_ROWS],
-) {
-    // SAFETY: by the caller; a head has a number of each row at `d` and `dmin`.
-    unsafe {
-        let (dots, x) = (dots::<L>(skip, listed, ahead), &listed.x);
-        let ([scales, mins], (d, dmin)) = (listed.numbers, skip.d);
-        let (mut total, mut min) = (L::ints(0), L::ints(0));
-        for (s, dots) in dots.into_iter().enumerate() {
-            total = total.add_product(dots, scales.widen(s));
-            if skip.has_min {
-                min = min.add_product(L::ints(sum(x, BLOCK_COLS, s)), mins.widen(s));
-            }
-        }
-        let d = L::halves(listed.head[d..].as_ptr());
-        let mut t = L::fma::<false>(d, total.to_floats(), L::float(0.0));
-        if skip.has_min {
-            let dmin = L::halves(listed.head[dmin..].as_ptr());
-            t = L::fma::<true>(dmin, min.to_floats(), t);
-        }
-        let acc = L::fma::<false>(L::float((*x.numbers()).d), t, L::floats(sums));
-        L::store_floats(acc, sums);
-    }
-}
-
-/// The dots of each block.
-///
-/// # Safety
-/// - A group of codes is readable at each row, and at `x`; the CPU has the features of `L`.
-#[inline(always)]
-unsafe fn dots<L: NeuronLine>(
-    skip: &Skip,
-    listed: &Listed<'_>,
-    ahead: &mut RowsAhead<'_>,
-) -> [L; BLOCKS] {
-    // SAFETY: by the caller.
-    let mut out = unsafe {
         match skip.planes {
-            [4] => codes_dots::<L, true>(skip, listed, ahead),
-            _ => codes_dots::<L, false>(skip, listed, ahead),
+            [4] => of_kind::<L, true>(skip, rows, x, ahead, out),
+            _ => of_kind::<L, false>(skip, rows, x, ahead, out),
         }
-    };
-    for (s, dots) in out.iter_mut().enumerate() {
-        // SAFETY: by the caller.
-        let start = -skip.offset * unsafe { sum(&listed.x, BLOCK_COLS, s) };
-        *dots = dots.plus(L::ints(start));
     }
-    out
 }
 
-/// The dots of unsigned codes.
+/// [`dots`] of codes of four bits, or of eight.
 ///
 /// # Safety
-/// - As [`dots`].
+/// - As there.
 #[inline(always)]
-unsafe fn codes_dots<L: NeuronLine, const NIBBLES: bool>(
+unsafe fn of_kind<L: NeuronLine, const NIBBLES: bool>(
     skip: &Skip,
-    listed: &Listed<'_>,
+    rows: &[*const u8; PANEL_ROWS],
+    x: &Int8Rows,
     ahead: &mut RowsAhead<'_>,
-) -> [L; BLOCKS] {
+    out: &mut [Dots; BLOCKS],
+) {
     let mut fours = [[L::splat(0); 4]; 2];
     // SAFETY: by the caller.
     unsafe {
-        let x = x_pairs::<L, NIBBLES>(listed.x.q);
-        for (i, rows) in listed.codes.as_chunks::<4>().0.iter().enumerate() {
+        let pairs = x_pairs::<L, NIBBLES>(x.q);
+        for (i, rows) in rows.as_chunks::<4>().0.iter().enumerate() {
             ahead.step();
-            let a = row_dots::<L, NIBBLES>(skip, rows[0], &x);
-            let b = row_dots::<L, NIBBLES>(skip, rows[1], &x);
+            let a = row_dots::<L, NIBBLES>(skip, rows[0], &pairs);
+            let b = row_dots::<L, NIBBLES>(skip, rows[1], &pairs);
             ahead.step();
-            let c = row_dots::<L, NIBBLES>(skip, rows[2], &x);
-            let d = row_dots::<L, NIBBLES>(skip, rows[3], &x);
+            let c = row_dots::<L, NIBBLES>(skip, rows[2], &pairs);
+            let d = row_dots::<L, NIBBLES>(skip, rows[3], &pairs);
             fours[0][i] = L::sums([a[0], b[0], c[0], d[0]]);
             fours[1][i] = L::sums([a[1], b[1], c[1], d[1]]);
         }
+        for (half, fours) in fours.into_iter().enumerate() {
+            for (i, dots) in L::transpose_quarters(fours).into_iter().enumerate() {
+                let s = 4 * half + i;
+                let start = L::ints(-skip.offset * sum(x, BLOCK_COLS, s));
+                dots.plus(start).store(out[s].0.as_mut_ptr().cast());
+            }
+        }
     }
-    let ([a, b, c, d], [e, f, g, h]) = (
-        L::transpose_quarters(fours[0]),
-        L::transpose_quarters(fours[1]),
-    );
-    [a, b, c, d, e, f, g, h]
 }
 
 /// The token's codes as [`row_dots`] needs them.

@@ -11,12 +11,11 @@
 )]
 
 mod active;
-pub(crate) mod chunk;
+pub(crate) mod dots;
+pub(crate) mod finish;
 mod kernels;
 pub(crate) mod listed;
 
-pub(crate) use active::Four;
-pub(crate) use chunk::{Ahead, Chunk, Wide};
 pub(crate) use kernels::skip_kernels;
 
 use super::rows::Int8Rows;
@@ -28,11 +27,12 @@ use crate::neuron::{ChunkCodes, Strip, Transpose, put_numbers};
 use crate::panel::form::{CHUNK, STRIPE, format_of, group_cols, head_at};
 use crate::panel::group::GroupFormat;
 use crate::panel::{LINE_BYTES, Mxfp4, PANEL_ROWS, WeightType};
-use crate::prefetch::prefetch_line_to_l2;
+use crate::prefetch::{prefetch_line_to_l2, prefetch_to_l2};
 use crate::scalar::matmul::IQ4_TABLE;
 use active::{Active, Columns};
-use chunk::{ChunkFn, PANELS, WidenFn};
-use listed::{Listed, ListedFn, RowsAhead, STEPS};
+use dots::{Ahead, Chunks, DOTS, Dots, DotsFn, PANELS, WidenFn};
+use finish::{FinishFn, Panel};
+use listed::{BLOCKS, ListedFn, RowsAhead, STEPS};
 
 /// What these products need of vectors that hold a line.
 pub(crate) trait NeuronLine: Line {
@@ -95,13 +95,20 @@ const PAGE_BYTES: usize = 4096;
 /// Tokens whose columns are found together: they share what is read.
 const TOKENS: usize = 8;
 
+/// The kernels of an instruction set.
+#[derive(Clone, Copy)]
+pub(crate) struct Kernels {
+    pub(crate) dots: DotsFn,
+    pub(crate) widen: WidenFn,
+    pub(crate) listed: ListedFn,
+    pub(crate) blocks: FinishFn,
+    pub(crate) super_blocks: FinishFn,
+}
+
 /// What the products of one type need.
 pub(crate) struct Skip {
-    /// Chunks of types with a scale per 32 columns, and of those with exact sums over 256.
-    chunk: [ChunkFn; 2],
-    /// Listed rows of both.
-    listed: [ListedFn; 2],
-    widen: WidenFn,
+    kernels: Kernels,
+    finish: FinishFn,
     /// Bits of each part of a code.
     planes: &'static [usize],
     per_32: bool,
@@ -125,12 +132,7 @@ pub(crate) type ScalesFn = unsafe fn(&[u8], &mut [SubBlockBytes; 2]);
 
 impl Skip {
     /// Of a type with integer codes, as if it had a scale per 32 columns.
-    pub(crate) fn of_blocks(
-        ty: WeightType,
-        chunk: [ChunkFn; 2],
-        listed: [ListedFn; 2],
-        widen: WidenFn,
-    ) -> Option<Self> {
+    pub(crate) fn of_blocks(ty: WeightType, kernels: Kernels) -> Option<Self> {
         let format = GroupFormat::of(ty)?;
         let (offset, table) = match ty {
             WeightType::Q8_0 => (128, None),
@@ -143,9 +145,8 @@ impl Skip {
             _ => (0, None),
         };
         Some(Self {
-            chunk,
-            listed,
-            widen,
+            kernels,
+            finish: kernels.blocks,
             planes: format.planes,
             per_32: ActivationKinds::for_weights(ty).contains(ActivationKinds::INT8_32),
             sub_cols: BLOCK_COLS,
@@ -179,6 +180,7 @@ impl Skip {
     /// The same with exact sums over 256 columns.
     pub(crate) fn of_sums<B: SuperBlock>(self, scales: ScalesFn) -> Self {
         Self {
+            finish: self.kernels.super_blocks,
             sub_cols: B::SUB_COLS,
             has_min: B::MIN,
             scales: Some(scales),
@@ -206,12 +208,6 @@ pub(crate) unsafe fn products(args: &Matmul<'_>, skip: &Skip) {
     }
 }
 
-/// Buffers of a product.
-struct Room {
-    wide: Wide,
-    numbers: [[SubBlockBytes; 2]; PANELS],
-}
-
 /// # Safety
 /// - As [`products`], for at most [`TOKENS`] tokens.
 #[inline(never)]
@@ -224,10 +220,7 @@ unsafe fn few_tokens(args: &Matmul<'_>, skip: &Skip) {
         unsafe { core::slice::from_raw_parts_mut(out, n_rows).fill(0.0) };
     }
     let mut groups = [const { Group::EMPTY }; 2];
-    let mut room = Room {
-        wide: Wide([[0; _]; _]),
-        numbers: [[SubBlockBytes::EMPTY; 2]; _],
-    };
+    let mut dots = [Dots([0; _]); DOTS];
     let n_groups = args.layout.n_cols().div_ceil(GROUP);
     let [now, next] = &mut groups;
     let (mut now, mut next) = (now, next);
@@ -238,7 +231,7 @@ unsafe fn few_tokens(args: &Matmul<'_>, skip: &Skip) {
             false => next.n_columns = 0,
         }
         // SAFETY: by the caller.
-        unsafe { group(args, skip, g, now, next, &mut room) };
+        unsafe { group(args, skip, g, [now, next], &mut dots) };
         core::mem::swap(&mut now, &mut next);
     }
 }
@@ -272,10 +265,9 @@ impl Group {
         self.n_columns = columns.list(&mut self.columns);
     }
 
-    /// Its columns in the stripe of output `first`, for the outputs up to the tile's end.
-    fn ahead(&self, args: &Matmul<'_>, g: usize, first: usize) -> Ahead<'_> {
-        let chunk = ChunkCodes::new(&args.layout, first);
-        let n_outputs = (args.rows.end - first).min(STRIPE - first % STRIPE);
+    /// Its columns, for the outputs of `unit`.
+    fn ahead(&self, args: &Matmul<'_>, g: usize, unit: Unit) -> Ahead<'_> {
+        let chunk = ChunkCodes::new(&args.layout, unit.first);
         let columns = &self.columns[..self.n_columns];
         let at = (args.panels.as_ptr()).wrapping_add(chunk.at + g * GROUP * chunk.stride);
         // Addresses of all pages are looked up at once: one by one, each would be waited for.
@@ -291,9 +283,28 @@ impl Group {
             columns: columns.iter(),
             first: at,
             stride: chunk.stride,
-            bytes: n_outputs * chunk.bytes() / chunk.n_outputs,
-            heads: (args.panels.as_ptr(), 0),
+            bytes: unit.n_chunks * chunk.bytes(),
         }
+    }
+}
+
+/// Chunks that are multiplied together: whole ones of a stripe, or the last one.
+#[derive(Clone, Copy)]
+struct Unit {
+    /// The first output.
+    first: usize,
+    n_chunks: usize,
+}
+
+impl Unit {
+    /// The unit of a tile that begins with output `first`, if there is one.
+    fn new(args: &Matmul<'_>, skip: &Skip, first: usize) -> Option<Self> {
+        let end = args.rows.end.min((first / STRIPE + 1) * STRIPE);
+        let n_chunks = (end.checked_sub(first)? / CHUNK).min(skip.sub_cols / 8);
+        (first < end).then_some(Self {
+            first,
+            n_chunks: n_chunks.max(1),
+        })
     }
 }
 
@@ -305,86 +316,94 @@ unsafe fn group(
     args: &Matmul<'_>,
     skip: &Skip,
     g: usize,
-    now: &Group,
-    next: &Group,
-    room: &mut Room,
+    [now, next]: [&Group; 2],
+    dots: &mut [Dots; DOTS],
 ) {
-    // The first stripe of a group was prefetched in the group before.
-    let mut ahead = now.ahead(args, g, args.rows.start);
-    if g > 0 {
-        ahead.columns = [].iter();
+    let Some(start) = Unit::new(args, skip, args.rows.start) else {
+        return;
+    };
+    if g == 0 {
+        let mut ahead = now.ahead(args, g, start);
+        while ahead.prefetch_column() {}
     }
-    for first in (args.rows.start..args.rows.end).step_by(CHUNK) {
-        if first == args.rows.start || first.is_multiple_of(STRIPE) {
-            // What is left of this stripe, then the next one.
-            while ahead.prefetch_column() {}
-            let following = (first / STRIPE + 1) * STRIPE;
-            ahead = match following < args.rows.end {
-                true => now.ahead(args, g, following),
-                false => next.ahead(args, g + 1, args.rows.start),
-            };
-        }
+    let mut unit = start;
+    loop {
+        let following = Unit::new(args, skip, unit.first + CHUNK * unit.n_chunks);
+        let (mut ahead, heads) = match following {
+            Some(unit) => (now.ahead(args, g, unit), (unit.first, g)),
+            None => (next.ahead(args, g + 1, start), (start.first, g + 1)),
+        };
         // SAFETY: by the caller.
-        unsafe { chunk(args, skip, g, first, now, &mut ahead, room) };
+        unsafe { one_unit(args, skip, g, unit, now, &mut ahead, heads, dots) };
+        while ahead.prefetch_column() {}
+        let Some(following) = following else { return };
+        unit = following;
     }
-    while ahead.prefetch_column() {}
 }
 
-/// The products of the chunk from output `first` on.
+/// The products of a unit; prefetches the columns of `ahead`, and as many heads as it has from (output, group) `heads` on.
 ///
 /// # Safety
 /// - As [`few_tokens`].
-unsafe fn chunk(
+unsafe fn one_unit(
     args: &Matmul<'_>,
     skip: &Skip,
     g: usize,
-    first: usize,
+    unit: Unit,
     now: &Group,
     ahead: &mut Ahead<'_>,
-    room: &mut Room,
+    heads_ahead: (usize, usize),
+    dots: &mut [Dots; DOTS],
 ) {
     let n_tokens = args.tokens.end - args.tokens.start;
     let n_cols = group_cols(&args.layout, g);
-    let family = usize::from(skip.scales.is_some());
-    let codes = ChunkCodes::new(&args.layout, first);
-    let n_panels = codes.n_outputs / PANEL_ROWS;
-    let heads = &args.panels[head_at(&args.layout, first / PANEL_ROWS, g)..];
+    let n_subs = n_cols / skip.sub_cols;
+    let codes = ChunkCodes::new(&args.layout, unit.first);
     let head_bytes = format_of(&args.layout).head_bytes(n_cols);
-    let of_sub = PANELS * head_bytes / (n_cols / skip.sub_cols);
-    ahead.heads = (heads.as_ptr().wrapping_add(2 * PANELS * head_bytes), of_sub);
-    let heads: [&[u8]; PANELS] =
-        core::array::from_fn(|p| &heads[p.min(n_panels - 1) * head_bytes..][..head_bytes]);
-    if let Some(scales) = skip.scales {
-        for (head, numbers) in heads.iter().zip(&mut room.numbers) {
-            // SAFETY: a head has the scales of all rows; the CPU has the features.
-            unsafe { scales(&head[skip.start..], numbers) };
-        }
-    }
+    let heads = &args.panels[head_at(&args.layout, unit.first / PANEL_ROWS, g)..];
+    let (first, next) = heads_ahead;
+    let heads_ahead = (args.panels.as_ptr()).wrapping_add(head_at(
+        &args.layout,
+        first / PANEL_ROWS,
+        next.min(n_groups(args) - 1),
+    ));
     for (t, active) in now.of_tokens[..n_tokens].iter().enumerate() {
-        let out = (args.out).wrapping_add(t * args.out_stride + first - args.rows.start);
-        let mut sums = [0f32; CHUNK];
-        let mut chunk = Chunk {
+        let chunks = Chunks {
             codes,
             first: args.panels[codes.at + g * GROUP * codes.stride..].as_ptr(),
+            n_chunks: unit.n_chunks,
             active,
-            n_subs: n_cols / skip.sub_cols,
-            heads: heads.map(<[u8]>::as_ptr),
-            numbers: &room.numbers,
+            n_subs,
             x: skip.rows(args, g).tokens(t),
-            out,
         };
-        // SAFETY: the chunk's columns are in the matrix, and its outputs writable; the CPU has the features.
-        unsafe {
-            if codes.n_outputs == CHUNK {
-                (skip.chunk[family])(skip, &chunk, ahead, &mut room.wide);
-                continue;
+        // SAFETY: the chunks' columns are in the matrix; the CPU has the features.
+        unsafe { (skip.kernels.dots)(skip, &chunks, ahead, dots) };
+        let n_panels = ((unit.n_chunks - 1) * CHUNK + codes.n_outputs) / PANEL_ROWS;
+        let out = (args.out).wrapping_add(t * args.out_stride + unit.first - args.rows.start);
+        for (p, head) in heads.chunks_exact(head_bytes).take(n_panels).enumerate() {
+            if t == 0 {
+                prefetch_to_l2(heads_ahead.wrapping_add(p * head_bytes), head_bytes);
             }
-            chunk.out = sums.as_mut_ptr();
-            out.copy_to_nonoverlapping(chunk.out, codes.n_outputs);
-            (skip.chunk[family])(skip, &chunk, ahead, &mut room.wide);
-            chunk.out.copy_to_nonoverlapping(out, codes.n_outputs);
+            let panel = Panel {
+                head,
+                dots: &raw const dots[p],
+                stride: unit.n_chunks * PANELS,
+                n_subs,
+                live: active.live,
+                x: chunks.x,
+            };
+            // SAFETY: the unit's outputs are writable, 16 of each panel; the CPU has the features.
+            unsafe {
+                let sums = &mut *out.add(p * PANEL_ROWS).cast::<[f32; PANEL_ROWS]>();
+                (skip.finish)(skip, &panel, sums);
+            }
         }
     }
+}
+
+/// Groups of columns.
+const fn n_groups(args: &Matmul<'_>) -> usize {
+    args.layout.n_cols().div_ceil(GROUP)
 }
 
 /// Products with a strip of up to 16 rows as they lie; `next` is the strip after it. Element (t, row) goes to
@@ -404,31 +423,27 @@ pub(crate) unsafe fn listed_strip(
 ) {
     let n_tokens = args.tokens.end - args.tokens.start;
     let (format, n_groups) = (format_of(&args.layout), args.layout.n_cols() / GROUP);
-    let family = usize::from(skip.scales.is_some());
     let row_bytes = args.layout.gguf_row_bytes();
     let mut ahead = RowsAhead::new(next.each_row(), row_bytes, n_groups * STEPS);
     let mut sums = [[0f32; PANEL_ROWS]; TOKENS];
     let mut head = Head([0; _]);
-    let mut numbers = [SubBlockBytes::EMPTY; 2];
+    let mut dots = [Dots([0; _]); BLOCKS];
     for g in 0..n_groups {
         // SAFETY: the rows have this group; the CPU has the features.
         unsafe {
-            let codes = put_numbers(&format, GROUP, &strip.groups(0, g), &mut head.0, transpose);
-            if let Some(scales) = skip.scales {
-                scales(&head.0[skip.start..], &mut numbers);
-            }
-            let listed = Listed {
-                codes,
-                head: &head.0,
-                numbers: &numbers,
-                x: skip.rows(args, g),
-            };
+            let rows = put_numbers(&format, GROUP, &strip.groups(0, g), &mut head.0, transpose);
             for (t, sums) in sums[..n_tokens].iter_mut().enumerate() {
-                let listed = Listed {
-                    x: listed.x.tokens(t),
-                    ..listed
+                let x = skip.rows(args, g).tokens(t);
+                (skip.kernels.listed)(skip, &rows, &x, &mut ahead, &mut dots);
+                let panel = Panel {
+                    head: &head.0,
+                    dots: dots.as_ptr(),
+                    stride: 1,
+                    n_subs: BLOCKS,
+                    live: u16::MAX,
+                    x,
                 };
-                (skip.listed[family])(skip, &listed, &mut ahead, sums);
+                (skip.finish)(skip, &panel, sums);
             }
         }
     }
