@@ -40,7 +40,7 @@ pub(crate) fn group_cols(layout: &PanelLayout, g: usize) -> usize {
     (layout.n_cols() - g * GROUP).min(GROUP)
 }
 
-/// Bytes of all heads before group `g` of a matrix in [`Form::Neurons`].
+/// Bytes of a panel's heads before group `g`, in [`Form::Neurons`].
 const fn heads_before(format: &GroupFormat, layout: &PanelLayout, g: usize) -> usize {
     // All groups but the last are whole.
     let whole = if g * GROUP > layout.n_cols() {
@@ -54,19 +54,24 @@ const fn heads_before(format: &GroupFormat, layout: &PanelLayout, g: usize) -> u
     } else {
         0
     };
-    layout.n_rows() / PANEL_ROWS * (whole * format.head_bytes(GROUP) + last)
+    whole * format.head_bytes(GROUP) + last
 }
 
 /// Where the head of panel `panel` of group `g` is.
 pub(crate) fn head_at(layout: &PanelLayout, panel: usize, g: usize) -> usize {
     let format = format_of(layout);
-    heads_before(&format, layout, g) + panel * format.head_bytes(group_cols(layout, g))
+    let all = heads_before(&format, layout, layout.n_cols().div_ceil(GROUP));
+    let stripe = panel - panel % (STRIPE / PANEL_ROWS);
+    let n_panels = (layout.n_rows() / PANEL_ROWS - stripe).min(STRIPE / PANEL_ROWS);
+    let head_bytes = format.head_bytes(group_cols(layout, g));
+    stripe * all + n_panels * heads_before(&format, layout, g) + (panel - stripe) * head_bytes
 }
 
 /// Where the codes start.
 const fn codes_start(format: &GroupFormat, layout: &PanelLayout) -> usize {
     let n_groups = layout.n_cols().div_ceil(GROUP);
-    heads_before(format, layout, n_groups).next_multiple_of(PANEL_ALIGN)
+    let n_panels = layout.n_rows() / PANEL_ROWS;
+    (n_panels * heads_before(format, layout, n_groups)).next_multiple_of(PANEL_ALIGN)
 }
 
 /// Where the codes of the first neuron for the chunk of outputs from `first` on are, and the distance to the next neuron's.

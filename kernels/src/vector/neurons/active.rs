@@ -83,6 +83,19 @@ impl Active {
             let mask = u64::MAX >> (64 - sub_cols);
             let mut bits = self.columns.0[first / 64] >> (first % 64) & mask;
             self.live |= u16::from(bits != 0) << s;
+            if bits == mask {
+                // All of them: the same fours, without a look at each.
+                let codes = q[first..first + sub_cols].as_chunks::<4>().0;
+                for (i, codes) in codes.iter().enumerate() {
+                    let column = (first + 4 * i).to_le_bytes()[0];
+                    self.fours[n] = Four {
+                        columns: [column, column + 1, column + 2, column + 3],
+                        q: *codes,
+                    };
+                    n += 1;
+                }
+                bits = 0;
+            }
             while bits != 0 {
                 let mut four = Four {
                     columns: [0; 4],

@@ -7,6 +7,7 @@
 use super::active::Active;
 use super::finish::sum;
 use super::{NeuronLine, Skip};
+use crate::contract::GROUP;
 use crate::neuron::ChunkCodes;
 use crate::panel::PANEL_ROWS;
 use crate::panel::form::CHUNK;
@@ -36,27 +37,40 @@ pub(crate) struct Chunks<'a> {
 }
 
 /// Columns that are read next: their codes are prefetched one column at a time.
-pub(crate) struct Ahead<'a> {
-    pub(super) columns: core::slice::Iter<'a, u8>,
+pub(crate) struct Ahead {
+    pub(super) columns: [u8; GROUP],
+    /// The next one to prefetch, and their number.
+    pub(super) next: usize,
+    pub(super) n: usize,
     pub(super) first: *const u8,
     pub(super) stride: usize,
     pub(super) bytes: usize,
 }
 
-impl Ahead<'_> {
+impl Ahead {
+    pub(super) const EMPTY: Self = Self {
+        columns: [0; _],
+        next: 0,
+        n: 0,
+        first: core::ptr::null(),
+        stride: 0,
+        bytes: 0,
+    };
+
     #[inline(always)]
     pub(super) fn prefetch_column(&mut self) -> bool {
-        let Some(column) = self.columns.next() else {
+        let Some(column) = self.columns[..self.n].get(self.next) else {
             return false;
         };
         let at = self.first.wrapping_add(usize::from(*column) * self.stride);
         prefetch_to_l2(at, self.bytes);
+        self.next += 1;
         true
     }
 }
 
 /// Writes the dots of each sub-block that has active columns, by sub-block, then by panel.
-pub(crate) type DotsFn = unsafe fn(&Skip, &Chunks<'_>, &mut Ahead<'_>, &mut [Dots; DOTS]);
+pub(crate) type DotsFn = unsafe fn(&Skip, &Chunks<'_>, &mut Ahead, &mut [Dots; DOTS]);
 
 /// [`DotsFn`].
 ///
@@ -66,7 +80,7 @@ pub(crate) type DotsFn = unsafe fn(&Skip, &Chunks<'_>, &mut Ahead<'_>, &mut [Dot
 pub(crate) unsafe fn dots<L: NeuronLine>(
     skip: &Skip,
     chunks: &Chunks<'_>,
-    ahead: &mut Ahead<'_>,
+    ahead: &mut Ahead,
     out: &mut [Dots; DOTS],
 ) {
     let is_whole = chunks.codes.n_outputs == CHUNK;
@@ -95,7 +109,7 @@ const OTHERS: u8 = 2;
 unsafe fn of_kind<L: NeuronLine, const KIND: u8>(
     skip: &Skip,
     chunks: &Chunks<'_>,
-    ahead: &mut Ahead<'_>,
+    ahead: &mut Ahead,
     out: &mut [Dots; DOTS],
 ) {
     let n_panels = PANELS * chunks.n_chunks;

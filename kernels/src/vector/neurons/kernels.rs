@@ -18,7 +18,7 @@ macro_rules! skip_kernels {
         unsafe fn dots(
             skip: &Skip,
             chunks: &Chunks<'_>,
-            ahead: &mut Ahead<'_>,
+            ahead: &mut Ahead,
             out: &mut [Dots; DOTS],
         ) {
             // SAFETY: by the caller.

@@ -30,6 +30,7 @@ use crate::panel::{LINE_BYTES, Mxfp4, PANEL_ROWS, WeightType};
 use crate::prefetch::{prefetch_line_to_l2, prefetch_to_l2};
 use crate::scalar::matmul::IQ4_TABLE;
 use active::{Active, Columns};
+use core::ops::Range;
 use dots::{Ahead, Chunks, DOTS, Dots, DotsFn, PANELS, WidenFn};
 use finish::{FinishFn, Panel};
 use listed::{BLOCKS, ListedFn, RowsAhead, STEPS};
@@ -219,71 +220,89 @@ unsafe fn few_tokens(args: &Matmul<'_>, skip: &Skip) {
         // SAFETY: the outputs are writable, by the caller.
         unsafe { core::slice::from_raw_parts_mut(out, n_rows).fill(0.0) };
     }
-    let mut groups = [const { Group::EMPTY }; 2];
-    let mut dots = [Dots([0; _]); DOTS];
     let n_groups = args.layout.n_cols().div_ceil(GROUP);
-    let [now, next] = &mut groups;
-    let (mut now, mut next) = (now, next);
-    now.find(args, skip, 0);
-    for g in 0..n_groups {
-        match g + 1 < n_groups {
-            true => next.find(args, skip, g + 1),
-            false => next.n_columns = 0,
-        }
+    let mut active = [const { Active::EMPTY }; ACTIVE];
+    let mut dots = [Dots([0; _]); DOTS];
+    let step = ACTIVE / n_tokens.max(1);
+    for g in (0..n_groups).step_by(step) {
+        let span = Span {
+            groups: g..n_groups.min(g + step),
+            n_tokens,
+        };
         // SAFETY: by the caller.
-        unsafe { group(args, skip, g, [now, next], &mut dots) };
-        core::mem::swap(&mut now, &mut next);
+        unsafe { span.multiply(args, skip, &mut active, &mut dots) };
     }
 }
 
-/// What a group of columns has that is not 0.
-struct Group {
-    of_tokens: [Active; TOKENS],
-    /// The columns of all tokens.
-    columns: [u8; GROUP],
-    n_columns: usize,
+/// Rows' groups whose active columns are kept at once.
+const ACTIVE: usize = 2 * TOKENS;
+
+/// Groups of columns that are multiplied with a unit of outputs after another, in the order of memory.
+struct Span {
+    groups: Range<usize>,
+    n_tokens: usize,
 }
 
-impl Group {
-    const EMPTY: Self = Self {
-        of_tokens: [const { Active::EMPTY }; _],
-        columns: [0; _],
-        n_columns: 0,
-    };
-
-    #[inline(never)]
-    fn find(&mut self, args: &Matmul<'_>, skip: &Skip, g: usize) {
-        let n_tokens = args.tokens.end - args.tokens.start;
-        let x = skip.rows(args, g);
-        let mut columns = Columns::NONE;
-        for (t, active) in self.of_tokens[..n_tokens].iter_mut().enumerate() {
-            // SAFETY: rows have whole groups of codes.
-            let q = unsafe { &*x.tokens(t).q.cast::<[i8; GROUP]>() };
-            active.find(q, group_cols(&args.layout, g), skip.sub_cols);
-            columns.add(&active.columns);
+impl Span {
+    /// # Safety
+    /// - As [`few_tokens`].
+    unsafe fn multiply(
+        &self,
+        args: &Matmul<'_>,
+        skip: &Skip,
+        active: &mut [Active; ACTIVE],
+        dots: &mut [Dots; DOTS],
+    ) {
+        for (g, active) in (self.groups.clone()).zip(active.chunks_exact_mut(self.n_tokens)) {
+            let x = skip.rows(args, g);
+            for (t, active) in active.iter_mut().enumerate() {
+                // SAFETY: rows have whole groups of codes.
+                let q = unsafe { &*x.tokens(t).q.cast::<[i8; GROUP]>() };
+                active.find(q, group_cols(&args.layout, g), skip.sub_cols);
+            }
         }
-        self.n_columns = columns.list(&mut self.columns);
+        let of = |g: usize| &active[(g - self.groups.start) * self.n_tokens..][..self.n_tokens];
+        let mut next = Unit::new(args, skip, args.rows.start).map(|unit| (unit, self.groups.start));
+        let mut ahead = Ahead::EMPTY;
+        if let Some((unit, g)) = next {
+            ahead.start(args, g, unit, of(g));
+        }
+        while let Some((unit, g)) = next {
+            // What was not prefetched while the unit before was multiplied.
+            while ahead.prefetch_column() {}
+            next = match g + 1 < self.groups.end {
+                true => Some((unit, g + 1)),
+                false => Unit::new(args, skip, unit.end()).map(|unit| (unit, self.groups.start)),
+            };
+            if let Some((unit, g)) = next {
+                ahead.start(args, g, unit, of(g));
+            }
+            // SAFETY: by the caller.
+            unsafe { one_unit(args, skip, g, unit, of(g), &mut ahead, dots) };
+        }
     }
+}
 
-    /// Its columns, for the outputs of `unit`.
-    fn ahead(&self, args: &Matmul<'_>, g: usize, unit: Unit) -> Ahead<'_> {
+impl Ahead {
+    /// Starts with the active columns of group `g`, for the outputs of `unit`.
+    fn start(&mut self, args: &Matmul<'_>, g: usize, unit: Unit, active: &[Active]) {
+        let mut all = Columns::NONE;
+        for active in active {
+            all.add(&active.columns);
+        }
+        self.n = all.list(&mut self.columns);
+        self.next = 0;
         let chunk = ChunkCodes::new(&args.layout, unit.first);
-        let columns = &self.columns[..self.n_columns];
-        let at = (args.panels.as_ptr()).wrapping_add(chunk.at + g * GROUP * chunk.stride);
+        self.first = (args.panels.as_ptr()).wrapping_add(chunk.at + g * GROUP * chunk.stride);
+        (self.stride, self.bytes) = (chunk.stride, unit.n_chunks * chunk.bytes());
         // Addresses of all pages are looked up at once: one by one, each would be waited for.
         let mut page = 0;
-        for column in columns {
-            let at = at.wrapping_add(usize::from(*column) * chunk.stride);
+        for column in &self.columns[..self.n] {
+            let at = (self.first).wrapping_add(usize::from(*column) * chunk.stride);
             if at.addr() / PAGE_BYTES != page {
                 prefetch_line_to_l2(at);
                 page = at.addr() / PAGE_BYTES;
             }
-        }
-        Ahead {
-            columns: columns.iter(),
-            first: at,
-            stride: chunk.stride,
-            bytes: unit.n_chunks * chunk.bytes(),
         }
     }
 }
@@ -306,42 +325,14 @@ impl Unit {
             n_chunks: n_chunks.max(1),
         })
     }
-}
 
-/// The products of group `g`, whose columns are `now`; those of the one after it are `next`.
-///
-/// # Safety
-/// - As [`few_tokens`].
-unsafe fn group(
-    args: &Matmul<'_>,
-    skip: &Skip,
-    g: usize,
-    [now, next]: [&Group; 2],
-    dots: &mut [Dots; DOTS],
-) {
-    let Some(start) = Unit::new(args, skip, args.rows.start) else {
-        return;
-    };
-    if g == 0 {
-        let mut ahead = now.ahead(args, g, start);
-        while ahead.prefetch_column() {}
-    }
-    let mut unit = start;
-    loop {
-        let following = Unit::new(args, skip, unit.first + CHUNK * unit.n_chunks);
-        let (mut ahead, heads) = match following {
-            Some(unit) => (now.ahead(args, g, unit), (unit.first, g)),
-            None => (next.ahead(args, g + 1, start), (start.first, g + 1)),
-        };
-        // SAFETY: by the caller.
-        unsafe { one_unit(args, skip, g, unit, now, &mut ahead, heads, dots) };
-        while ahead.prefetch_column() {}
-        let Some(following) = following else { return };
-        unit = following;
+    /// The output after its last one, or beyond the matrix's.
+    const fn end(&self) -> usize {
+        self.first + CHUNK * self.n_chunks
     }
 }
 
-/// The products of a unit; prefetches the columns of `ahead`, and as many heads as it has from (output, group) `heads` on.
+/// The products of a unit with group `g`, whose active columns are given by token; prefetches `ahead`.
 ///
 /// # Safety
 /// - As [`few_tokens`].
@@ -350,24 +341,17 @@ unsafe fn one_unit(
     skip: &Skip,
     g: usize,
     unit: Unit,
-    now: &Group,
-    ahead: &mut Ahead<'_>,
-    heads_ahead: (usize, usize),
+    active: &[Active],
+    ahead: &mut Ahead,
     dots: &mut [Dots; DOTS],
 ) {
-    let n_tokens = args.tokens.end - args.tokens.start;
     let n_cols = group_cols(&args.layout, g);
     let n_subs = n_cols / skip.sub_cols;
     let codes = ChunkCodes::new(&args.layout, unit.first);
     let head_bytes = format_of(&args.layout).head_bytes(n_cols);
     let heads = &args.panels[head_at(&args.layout, unit.first / PANEL_ROWS, g)..];
-    let (first, next) = heads_ahead;
-    let heads_ahead = (args.panels.as_ptr()).wrapping_add(head_at(
-        &args.layout,
-        first / PANEL_ROWS,
-        next.min(n_groups(args) - 1),
-    ));
-    for (t, active) in now.of_tokens[..n_tokens].iter().enumerate() {
+    let n_panels = ((unit.n_chunks - 1) * CHUNK + codes.n_outputs) / PANEL_ROWS;
+    for (t, active) in active.iter().enumerate() {
         let chunks = Chunks {
             codes,
             first: args.panels[codes.at + g * GROUP * codes.stride..].as_ptr(),
@@ -378,11 +362,11 @@ unsafe fn one_unit(
         };
         // SAFETY: the chunks' columns are in the matrix; the CPU has the features.
         unsafe { (skip.kernels.dots)(skip, &chunks, ahead, dots) };
-        let n_panels = ((unit.n_chunks - 1) * CHUNK + codes.n_outputs) / PANEL_ROWS;
         let out = (args.out).wrapping_add(t * args.out_stride + unit.first - args.rows.start);
         for (p, head) in heads.chunks_exact(head_bytes).take(n_panels).enumerate() {
             if t == 0 {
-                prefetch_to_l2(heads_ahead.wrapping_add(p * head_bytes), head_bytes);
+                // Heads of a stripe follow each other.
+                prefetch_to_l2(head.as_ptr().wrapping_add(HEADS_AHEAD), head_bytes);
             }
             let panel = Panel {
                 head,
@@ -401,10 +385,8 @@ unsafe fn one_unit(
     }
 }
 
-/// Groups of columns.
-const fn n_groups(args: &Matmul<'_>) -> usize {
-    args.layout.n_cols().div_ceil(GROUP)
-}
+/// How far ahead heads are prefetched, in bytes.
+const HEADS_AHEAD: usize = 4096;
 
 /// Products with a strip of up to 16 rows as they lie; `next` is the strip after it. Element (t, row) goes to
 /// `out[t * args.out_stride + row]`.
