@@ -50,8 +50,6 @@ pub(super) struct Active {
     fours: [Four; GROUP / 4],
     /// Where the fours of each sub-block end.
     ends: [u8; 16],
-    /// Sub-blocks that have any.
-    pub(super) live: u16,
     pub(super) columns: Columns,
 }
 
@@ -62,14 +60,13 @@ impl Active {
             q: [0; 4],
         }; GROUP / 4],
         ends: [0; _],
-        live: 0,
         columns: Columns::NONE,
     };
 
     /// Finds the columns of a group of `n_cols` columns, in sub-blocks of `sub_cols`.
     #[inline(never)]
     pub(super) fn find(&mut self, q: &[i8; GROUP], n_cols: usize, sub_cols: usize) {
-        (self.columns, self.live) = (Columns::NONE, 0);
+        self.columns = Columns::NONE;
         for (i, eight) in q[..n_cols].as_chunks::<8>().0.iter().enumerate() {
             let word = u64::from_le_bytes(eight.map(i8::cast_unsigned));
             // The highest bit of each byte that is not 0, then these bits side by side.
@@ -82,7 +79,6 @@ impl Active {
         for (s, first) in (0..n_cols).step_by(sub_cols).enumerate() {
             let mask = u64::MAX >> (64 - sub_cols);
             let mut bits = self.columns.0[first / 64] >> (first % 64) & mask;
-            self.live |= u16::from(bits != 0) << s;
             if bits == mask {
                 // All of them: the same fours, without a look at each.
                 let codes = q[first..first + sub_cols].as_chunks::<4>().0;

@@ -69,7 +69,7 @@ impl Ahead {
     }
 }
 
-/// Writes the dots of each sub-block that has active columns, by sub-block, then by panel.
+/// Writes the dots of each sub-block, by sub-block, then by panel.
 pub(crate) type DotsFn = unsafe fn(&Skip, &Chunks<'_>, &mut Ahead, &mut [Dots; DOTS]);
 
 /// [`DotsFn`].
@@ -122,7 +122,15 @@ unsafe fn of_kind<L: NeuronLine, const KIND: u8>(
     {
         // SAFETY: rows have whole groups of sums.
         let start = L::ints(-skip.offset * unsafe { sum(&chunks.x, skip.sub_cols, s) });
-        for (i, four) in chunks.active.of(s).iter().enumerate() {
+        let fours = chunks.active.of(s);
+        if fours.is_empty() {
+            for out in out {
+                // SAFETY: 16 integers; by the caller.
+                unsafe { start.store(out.0.as_mut_ptr().cast()) };
+            }
+            continue;
+        }
+        for (i, four) in fours.iter().enumerate() {
             let q = L::ints(four.q());
             let at = (four.columns)
                 .map(|col| (chunks.first).wrapping_add(usize::from(col) * chunks.codes.stride));

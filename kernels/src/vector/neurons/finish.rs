@@ -20,18 +20,12 @@ pub(crate) struct Panel<'a> {
     /// From a sub-block's dots to the next one's.
     pub(super) stride: usize,
     pub(super) n_subs: usize,
-    /// Sub-blocks that have dots; those of the others are 0.
-    pub(super) live: u16,
     pub(super) x: Int8Rows,
 }
 
 impl Panel<'_> {
-    const fn is_live(&self, s: usize) -> bool {
-        self.live >> s & 1 == 1
-    }
-
     /// # Safety
-    /// - Sub-block `s` is live; the CPU has the features of `L`.
+    /// - The dots are readable; the CPU has the features of `L`.
     #[inline(always)]
     unsafe fn dots<L: NeuronLine>(&self, s: usize) -> L {
         // SAFETY: by the caller.
@@ -39,8 +33,9 @@ impl Panel<'_> {
     }
 }
 
-/// Adds scaled dots to the sums of 16 outputs.
-pub(crate) type FinishFn = unsafe fn(&Skip, &Panel<'_>, &mut [f32; PANEL_ROWS]);
+/// Adds scaled dots to the sums of 16 outputs; the numbers of sub-blocks are room for them.
+pub(crate) type FinishFn =
+    unsafe fn(&Skip, &Panel<'_>, &mut [SubBlockBytes; 2], &mut [f32; PANEL_ROWS]);
 
 /// The sum of a token's codes in sub-block `s`.
 ///
@@ -58,10 +53,26 @@ pub(super) unsafe fn sum(x: &Int8Rows, sub_cols: usize, s: usize) -> i32 {
     }
 }
 
+/// Sums over sub-blocks of a group, as pairs of words.
+///
+/// # Safety
+/// - A group is readable at `x`.
+#[inline(always)]
+unsafe fn sums_of_subs(x: &Int8Rows, sub_cols: usize) -> *const i32 {
+    let numbers = x.numbers();
+    // SAFETY: by the caller.
+    unsafe {
+        match sub_cols {
+            SUM_COLS => (&raw const (*numbers).sums).cast(),
+            _ => (&raw const (*numbers).sums_of_32).cast(),
+        }
+    }
+}
+
 /// [`FinishFn`] of types with a scale per 32 columns.
 ///
 /// # Safety
-/// - A head and the dots of live sub-blocks are readable, and a group at `x`; the CPU has the features of `L`.
+/// - A head and dots of all sub-blocks are readable, and a group at `x`; the CPU has the features of `L`.
 #[inline(always)]
 pub(crate) unsafe fn blocks<L: NeuronLine>(
     skip: &Skip,
@@ -73,14 +84,7 @@ pub(crate) unsafe fn blocks<L: NeuronLine>(
     unsafe {
         for s in 0..panel.n_subs {
             let d = panel.x.d.cast::<f32>().add(s).read();
-            // 0 times a scale, which is finite.
-            if !panel.is_live(s) && d == 0.0 {
-                continue;
-            }
-            let dots = match panel.is_live(s) {
-                true => panel.dots::<L>(s).to_floats(),
-                false => L::float(0.0),
-            };
+            let dots = panel.dots::<L>(s).to_floats();
             let numbers = panel.head.as_ptr().add(s * skip.block_bytes);
             let d = L::float(d);
             let scale = match skip.block_bytes {
@@ -106,24 +110,25 @@ pub(crate) unsafe fn blocks<L: NeuronLine>(
 pub(crate) unsafe fn super_blocks<L: NeuronLine>(
     skip: &Skip,
     panel: &Panel<'_>,
+    numbers: &mut [SubBlockBytes; 2],
     sums: &mut [f32; PANEL_ROWS],
 ) {
     let (mut total, mut min) = (L::ints(0), L::ints(0));
-    let mut numbers = [SubBlockBytes::EMPTY; 2];
     let (d, dmin) = skip.d;
     // SAFETY: by the caller; a head has a number of each row at `d` and `dmin`.
     unsafe {
         if let Some(scales) = skip.scales {
-            scales(&panel.head[skip.start..], &mut numbers);
+            scales(&panel.head[skip.start..], numbers);
         }
-        let [scales, mins] = &numbers;
-        for s in 0..panel.n_subs {
-            if panel.is_live(s) {
-                total = total.add_product(panel.dots(s), scales.widen(s));
-                if skip.has_min {
-                    let sum = L::ints(sum(&panel.x, skip.sub_cols, s));
-                    min = min.add_product(sum, mins.widen(s));
-                }
+        let [scales, mins] = &*numbers;
+        let sums_of_subs = sums_of_subs(&panel.x, skip.sub_cols);
+        for pair in 0..panel.n_subs / 2 {
+            let (even, odd) = (2 * pair, 2 * pair + 1);
+            total = total.add_product(panel.dots(even), scales.widen(even));
+            total = total.add_product(panel.dots(odd), scales.widen(odd));
+            if skip.has_min {
+                let mins = mins.widen::<L>(even).pair(mins.widen(odd));
+                min = min.add_words(mins, L::ints(sums_of_subs.add(pair).read()));
             }
         }
         let d = L::halves(panel.head.as_ptr().add(d));

@@ -55,7 +55,12 @@ macro_rules! skip_kernels {
         /// # Safety
         /// - As [`finish::blocks`].
         #[target_feature(enable = $features)]
-        unsafe fn blocks(skip: &Skip, panel: &Panel<'_>, sums: &mut [f32; PANEL_ROWS]) {
+        unsafe fn blocks(
+            skip: &Skip,
+            panel: &Panel<'_>,
+            _: &mut [SubBlockBytes; 2],
+            sums: &mut [f32; PANEL_ROWS],
+        ) {
             // SAFETY: by the caller.
             unsafe { finish::blocks::<$line>(skip, panel, sums) };
         }
@@ -63,9 +68,14 @@ macro_rules! skip_kernels {
         /// # Safety
         /// - As [`finish::super_blocks`].
         #[target_feature(enable = $features)]
-        unsafe fn super_blocks(skip: &Skip, panel: &Panel<'_>, sums: &mut [f32; PANEL_ROWS]) {
+        unsafe fn super_blocks(
+            skip: &Skip,
+            panel: &Panel<'_>,
+            numbers: &mut [SubBlockBytes; 2],
+            sums: &mut [f32; PANEL_ROWS],
+        ) {
             // SAFETY: by the caller.
-            unsafe { finish::super_blocks::<$line>(skip, panel, sums) };
+            unsafe { finish::super_blocks::<$line>(skip, panel, numbers, sums) };
         }
 
         /// # Safety

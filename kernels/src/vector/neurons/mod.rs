@@ -65,6 +65,9 @@ pub(crate) trait NeuronLine: Line {
     /// `self + a · b` in integers of 32 bits.
     fn add_product(self, a: Self, b: Self) -> Self;
 
+    /// Adds the dots of pairs of signed words, in every 32-bit lane.
+    fn add_words(self, a: Self, b: Self) -> Self;
+
     /// Integers as f32.
     fn to_floats(self) -> Self::Floats;
 
@@ -350,6 +353,7 @@ unsafe fn one_unit(
     let codes = ChunkCodes::new(&args.layout, unit.first);
     let head_bytes = format_of(&args.layout).head_bytes(n_cols);
     let heads = &args.panels[head_at(&args.layout, unit.first / PANEL_ROWS, g)..];
+    let mut numbers = [SubBlockBytes::EMPTY; 2];
     let n_panels = ((unit.n_chunks - 1) * CHUNK + codes.n_outputs) / PANEL_ROWS;
     for (t, active) in active.iter().enumerate() {
         let chunks = Chunks {
@@ -373,13 +377,12 @@ unsafe fn one_unit(
                 dots: &raw const dots[p],
                 stride: unit.n_chunks * PANELS,
                 n_subs,
-                live: active.live,
                 x: chunks.x,
             };
             // SAFETY: the unit's outputs are writable, 16 of each panel; the CPU has the features.
             unsafe {
                 let sums = &mut *out.add(p * PANEL_ROWS).cast::<[f32; PANEL_ROWS]>();
-                (skip.finish)(skip, &panel, sums);
+                (skip.finish)(skip, &panel, &mut numbers, sums);
             }
         }
     }
@@ -410,6 +413,7 @@ pub(crate) unsafe fn listed_strip(
     let mut sums = [[0f32; PANEL_ROWS]; TOKENS];
     let mut head = Head([0; _]);
     let mut dots = [Dots([0; _]); BLOCKS];
+    let mut numbers = [SubBlockBytes::EMPTY; 2];
     for g in 0..n_groups {
         // SAFETY: the rows have this group; the CPU has the features.
         unsafe {
@@ -422,10 +426,9 @@ pub(crate) unsafe fn listed_strip(
                     dots: dots.as_ptr(),
                     stride: 1,
                     n_subs: BLOCKS,
-                    live: u16::MAX,
                     x,
                 };
-                (skip.finish)(skip, &panel, sums);
+                (skip.finish)(skip, &panel, &mut numbers, sums);
             }
         }
     }

@@ -126,6 +126,12 @@ impl NeuronLine for Ints {
     }
 
     #[inline(always)]
+    fn add_words(self, a: Self, b: Self) -> Self {
+        let dots = halves!(_mm256_madd_epi16(a, b));
+        halves!(_mm256_add_epi32(self, dots))
+    }
+
+    #[inline(always)]
     fn to_floats(self) -> [__m256; 2] {
         halves!(_mm256_cvtepi32_ps(self))
     }

@@ -107,6 +107,12 @@ impl NeuronLine for __m512i {
     }
 
     #[inline(always)]
+    fn add_words(self, a: Self, b: Self) -> Self {
+        // SAFETY: as in `interleave`.
+        unsafe { _mm512_dpwssd_epi32(self, a, b) }
+    }
+
+    #[inline(always)]
     fn to_floats(self) -> __m512 {
         // SAFETY: as in `interleave`.
         unsafe { _mm512_cvtepi32_ps(self) }
