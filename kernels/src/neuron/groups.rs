@@ -107,10 +107,20 @@ impl<'a> Strip<'a> {
         g: usize,
         panels: &'p mut GroupPanels,
         transpose: Option<&Transpose>,
+        lines: Option<LinesFn>,
     ) -> (&'p [u8], usize) {
         let n_cols = group_cols(&self.layout, g);
         let size = self.format.group_bytes(n_cols);
         let used = &mut panels.0[..self.n_rows.div_ceil(PANEL_ROWS) * size];
+        let lines = lines.filter(|_| {
+            let is_half = self.first.is_multiple_of(STRIP_ROWS) && self.n_rows == STRIP_ROWS;
+            let chunk = self.first - self.first % CHUNK;
+            self.layout.form() == Form::Neurons && is_half && self.layout.n_rows() - chunk >= CHUNK
+        });
+        if let Some(lines) = lines {
+            self.gather_half(g, used, lines);
+            return (used, n_cols);
+        }
         for (p, panel) in used.chunks_exact_mut(size).enumerate() {
             if self.layout.form() == Form::Neurons {
                 let number = self.first / PANEL_ROWS + p;
@@ -122,6 +132,34 @@ impl<'a> Strip<'a> {
             unsafe { put_rows(&self.format, n_cols, &rows, panel, transpose) };
         }
         (used, n_cols)
+    }
+}
+
+impl Strip<'_> {
+    /// Makes the panels of group `g` from half a whole chunk.
+    fn gather_half(&self, g: usize, panels: &mut [u8], lines: LinesFn) {
+        let n_cols = group_cols(&self.layout, g);
+        let (size, head_bytes) = (
+            self.format.group_bytes(n_cols),
+            self.format.head_bytes(n_cols),
+        );
+        let chunk = ChunkCodes::new(&self.layout, self.first - self.first % CHUNK);
+        let half = HalfChunk {
+            format: self.format,
+            first: self.bytes[chunk.at + g * GROUP * chunk.stride..].as_ptr(),
+            stride: chunk.stride,
+            n_cols,
+            half: self.first % CHUNK / STRIP_ROWS,
+        };
+        let mut lines_of = [panels.as_mut_ptr(); HALF];
+        for (p, panel) in panels.chunks_exact_mut(size).enumerate() {
+            let head = head_at(&self.layout, self.first / PANEL_ROWS + p, g);
+            panel[..head_bytes].copy_from_slice(&self.bytes[head..][..head_bytes]);
+            lines_of[p] = panel[head_bytes..].as_mut_ptr();
+        }
+        // SAFETY: the columns are in the matrix, a panel has room for its lines, and the table that `lines` comes from
+        // proves the features.
+        unsafe { lines(&half, lines_of) };
     }
 }
 
@@ -147,6 +185,23 @@ pub(super) fn put_row(
         line[4 * lane..][..4].copy_from_slice(word);
     }
 }
+
+/// Panels of half a chunk.
+pub(crate) const HALF: usize = 4;
+
+/// Half a whole chunk of a group of columns.
+pub(crate) struct HalfChunk {
+    pub(crate) format: GroupFormat,
+    /// The chunk's codes of the first column, and the distance to the next column's.
+    pub(crate) first: *const u8,
+    pub(crate) stride: usize,
+    pub(crate) n_cols: usize,
+    /// Which half: 0 or 1.
+    pub(crate) half: usize,
+}
+
+/// Writes the lines of the four panels of half a chunk.
+pub(crate) type LinesFn = unsafe fn(&HalfChunk, [*mut u8; HALF]);
 
 /// How rows become lines.
 #[derive(Clone, Copy)]
@@ -328,7 +383,7 @@ pub(super) fn unpack_band(layout: &PanelLayout, first: usize, bytes: &[u8], rows
     let mut room = GroupPanels::EMPTY;
     let strip = Strip::new(layout, bytes, first, PANEL_ROWS, None);
     for g in 0..layout.n_cols().div_ceil(GROUP) {
-        let (panel, n_cols) = strip.gather(g, &mut room, None);
+        let (panel, n_cols) = strip.gather(g, &mut room, None, None);
         let gguf_bytes = panels.gguf_bytes(n_cols);
         for (lane, row) in rows.chunks_exact_mut(row_bytes).enumerate() {
             let blocks = &mut row[panels.gguf_bytes(g * GROUP)..][..gguf_bytes];

@@ -32,7 +32,9 @@ mod tests;
 pub use crate::panel::Form;
 
 pub(crate) use codes::ChunkCodes;
-pub(crate) use groups::{GroupPanels, STRIP_ROWS, Strip, Transpose, put_numbers};
+pub(crate) use groups::{
+    GroupPanels, HALF, HalfChunk, LinesFn, STRIP_ROWS, Strip, Transpose, put_numbers,
+};
 
 use crate::panel::{PANEL_ROWS, PanelLayout};
 

@@ -3,7 +3,7 @@
 
 use super::{KernelTable, Matmul, Store, TileRange};
 use crate::contract::GROUP;
-use crate::neuron::{Form, GroupPanels, STRIP_ROWS, Strip};
+use crate::neuron::{Form, GroupPanels, LinesFn, STRIP_ROWS, Strip};
 use crate::panel::PANEL_ROWS;
 use crate::panel::form::CHUNK;
 use crate::vector::neurons;
@@ -82,6 +82,7 @@ impl KernelTable {
             Some(_) => PANEL_ROWS,
             None => strip_rows(args),
         };
+        let lines = skip.as_ref().map(|skip| skip.kernels.lines);
         // The next one is prefetched meanwhile; past the last it is empty.
         let strip = |first: usize| {
             let rows = first.min(n_rows)..n_rows.min(first + step);
@@ -100,7 +101,7 @@ impl KernelTable {
                     unsafe { neurons::listed_strip(args, skip, transpose, now, next, out) };
                 }
                 // SAFETY: by the caller.
-                None => unsafe { self.strip(args, now, next, out, &mut room) },
+                None => unsafe { self.strip(args, now, next, out, lines, &mut room) },
             }
             strips[i % 2] = strip(first + 2 * step);
         }
@@ -116,6 +117,7 @@ impl KernelTable {
         strip: &Strip<'_>,
         next: &Strip<'_>,
         out: *mut f32,
+        lines: Option<LinesFn>,
         room: &mut GroupPanels,
     ) {
         let acts = &args.activations;
@@ -123,7 +125,7 @@ impl KernelTable {
         let n_rows = strip.n_rows();
         for g in 0..n_groups {
             next.prefetch(g, n_groups);
-            let (panels, n_cols) = strip.gather(g, room, self.transpose.as_ref());
+            let (panels, n_cols) = strip.gather(g, room, self.transpose.as_ref(), lines);
             let panel_bytes = panels.len() / n_rows.div_ceil(PANEL_ROWS);
             let mut activations = *acts;
             activations.layout = acts.layout.group(g);
@@ -145,10 +147,10 @@ impl KernelTable {
     }
 }
 
-/// Rows of a strip: of few tokens, which wait for memory, as few as make a panel.
-const fn strip_rows(args: &Matmul<'_>) -> usize {
+/// Rows of a strip: of few tokens, which wait for memory, as few as make a panel; of columns half a chunk.
+fn strip_rows(args: &Matmul<'_>) -> usize {
     match args.tokens.end - args.tokens.start {
-        ..=4 => PANEL_ROWS,
+        ..=4 if args.layout.form() == Form::Rows => PANEL_ROWS,
         _ => STRIP_ROWS,
     }
 }

@@ -218,19 +218,23 @@ pub(crate) unsafe fn widen<L: NeuronLine>(
         // SAFETY: by the caller.
         unsafe {
             match codes.n_outputs {
-                CHUNK => widen_whole::<L>(skip.planes, at, wide.as_mut_ptr()),
+                CHUNK => {
+                    let [a, b] = self::wide::<L>(skip.planes, at);
+                    a.store(wide.as_mut_ptr());
+                    b.store(wide[CHUNK / 2..].as_mut_ptr());
+                }
                 _ => codes.widen(core::slice::from_raw_parts(at, codes.bytes()), wide),
             }
         }
     }
 }
 
-/// Writes the codes of a column's whole chunk as bytes.
+/// The codes of a column's whole chunk as bytes.
 ///
 /// # Safety
-/// - The chunk is readable at `at`, and as many bytes as outputs are writable at `out`; the CPU has the features of `L`.
+/// - The chunk is readable at `at`; the CPU has the features of `L`.
 #[inline(always)]
-unsafe fn widen_whole<L: NeuronLine>(planes: &[usize], at: *const u8, out: *mut u8) {
+pub(super) unsafe fn wide<L: NeuronLine>(planes: &[usize], at: *const u8) -> [L; 2] {
     let mut halves = [L::splat(0); 2];
     let (mut at, mut first) = (at, 0);
     for &bits in planes {
@@ -264,9 +268,5 @@ unsafe fn widen_whole<L: NeuronLine>(planes: &[usize], at: *const u8, out: *mut 
         at = at.wrapping_add(CHUNK * bits / 8);
         first += i32::from(bits.to_le_bytes()[0]);
     }
-    // SAFETY: by the caller.
-    unsafe {
-        halves[0].store(out);
-        halves[1].store(out.add(CHUNK / 2));
-    }
+    halves
 }

@@ -3,11 +3,12 @@
 /// The kernels of all types, with lines of type `$line`, compiled with `$features`: a function `skip` of a type.
 macro_rules! skip_kernels {
     ($line:ty, $features:literal) => {
-        use crate::neuron::ChunkCodes;
+        use crate::neuron::{ChunkCodes, HALF, HalfChunk};
         use crate::panel::form::CHUNK;
         use crate::vector::neurons::dots::{self, Ahead, Chunks, DOTS, Dots};
         use crate::vector::neurons::finish::{self, Panel};
         use crate::vector::neurons::listed::{self, BLOCKS, RowsAhead};
+        use crate::vector::neurons::panels;
         use crate::vector::neurons::{Kernels, Skip};
         use crate::vector::rows::Int8Rows;
         use crate::vector::unpack::{SubBlockBytes, SuperBlock};
@@ -36,6 +37,14 @@ macro_rules! skip_kernels {
         ) {
             // SAFETY: by the caller.
             unsafe { dots::widen::<$line>(skip, codes, at, wide) };
+        }
+
+        /// # Safety
+        /// - As [`panels::lines`].
+        #[target_feature(enable = $features)]
+        unsafe fn lines(chunk: &HalfChunk, panels: [*mut u8; HALF]) {
+            // SAFETY: by the caller.
+            unsafe { panels::lines::<$line>(chunk, panels) };
         }
 
         /// # Safety
@@ -92,6 +101,7 @@ macro_rules! skip_kernels {
                 dots,
                 widen,
                 listed,
+                lines,
                 blocks,
                 super_blocks,
             };

@@ -15,6 +15,7 @@ pub(crate) mod dots;
 pub(crate) mod finish;
 mod kernels;
 pub(crate) mod listed;
+pub(crate) mod panels;
 
 pub(crate) use kernels::skip_kernels;
 
@@ -23,7 +24,7 @@ use super::unpack::{Line, SubBlockBytes, SuperBlock};
 use crate::activation::{ActivationKinds, BLOCK_COLS};
 use crate::args::{Matmul, Store};
 use crate::contract::GROUP;
-use crate::neuron::{ChunkCodes, Strip, Transpose, put_numbers};
+use crate::neuron::{ChunkCodes, LinesFn, Strip, Transpose, put_numbers};
 use crate::panel::form::{CHUNK, STRIPE, format_of, group_cols, head_at};
 use crate::panel::group::GroupFormat;
 use crate::panel::{LINE_BYTES, Mxfp4, PANEL_ROWS, WeightType};
@@ -105,13 +106,14 @@ pub(crate) struct Kernels {
     pub(crate) dots: DotsFn,
     pub(crate) widen: WidenFn,
     pub(crate) listed: ListedFn,
+    pub(crate) lines: LinesFn,
     pub(crate) blocks: FinishFn,
     pub(crate) super_blocks: FinishFn,
 }
 
 /// What the products of one type need.
 pub(crate) struct Skip {
-    kernels: Kernels,
+    pub(crate) kernels: Kernels,
     finish: FinishFn,
     /// Bits of each part of a code.
     planes: &'static [usize],
