@@ -3,7 +3,7 @@
 //! One token of a network of 4096 and 11008, two threads, the matrices in turn over copies that together are four
 //! times the last-level cache. `exact`: gate in panels, up and down of the active neurons; `given`: gate, up and down of
 //! these alone. Both are shares of the dense time: medians, taken in turn. A name as argument selects a type, a second
-//! one a density in percent.
+//! one a density in percent, or `prompt`: 512 tokens, all neurons.
 #![allow(clippy::print_stdout, reason = "a bench prints")]
 
 use core::hint::spin_loop;
@@ -19,6 +19,8 @@ const N_EMBD: usize = 4096;
 const N_FF: usize = 11008;
 const THREADS: usize = 2;
 const ROUNDS: usize = 15;
+/// Tokens of a prompt.
+const PROMPT: usize = 512;
 /// Bytes that all copies of a matrix have at least.
 const FOUR_CACHES: usize = 128 << 20;
 const DENSITIES: [u64; 7] = [5, 10, 20, 30, 50, 70, 100];
@@ -83,25 +85,28 @@ impl Matrix {
     }
 }
 
-struct Row {
+/// Equal rows of activations.
+struct Rows {
     layout: ActivationLayout,
     bytes: Bytes,
+    n: usize,
 }
 
-impl Row {
-    fn new(table: &KernelTable, kinds: ActivationKinds, x: &[f32]) -> Self {
+impl Rows {
+    fn new(table: &KernelTable, kinds: ActivationKinds, x: &[f32], n: usize) -> Self {
         let layout = ActivationLayout::new(x.len(), kinds);
-        let mut bytes = Bytes::new(layout.row_bytes());
-        let row = bytes.get_mut().as_mut_ptr();
-        let args = Quantize {
-            x,
-            first_col: 0,
-            layout: &layout,
-            row,
-        };
-        // SAFETY: the row is exclusively borrowed, and as long as the layout says.
-        unsafe { table.quantize(&args) };
-        Self { layout, bytes }
+        let mut bytes = Bytes::new(n * layout.row_bytes());
+        for row in bytes.get_mut().chunks_exact_mut(layout.row_bytes()) {
+            let args = Quantize {
+                x,
+                first_col: 0,
+                layout: &layout,
+                row: row.as_mut_ptr(),
+            };
+            // SAFETY: the row is exclusively borrowed, and as long as the layout says.
+            unsafe { table.quantize(&args) };
+        }
+        Self { layout, bytes, n }
     }
 }
 
@@ -117,7 +122,7 @@ fn multiply(
     table: &KernelTable,
     matrix: &Matrix,
     copy: usize,
-    row: &Row,
+    rows_in: &Rows,
     part: &Part<'_>,
     rank: usize,
     out: &mut [f32],
@@ -130,10 +135,10 @@ fn multiply(
         panels: matrix.copies[copy].get(),
         rows: rows.into(),
         activations: Activations {
-            layout: row.layout,
-            bytes: row.bytes.get(),
+            layout: rows_in.layout,
+            bytes: rows_in.bytes.get(),
         },
-        tokens: (0..1).into(),
+        tokens: (0..rows_in.n).into(),
         out: out.as_mut_ptr(),
         out_stride: n_rows,
         store: Store::Set,
@@ -155,9 +160,10 @@ fn multiply(
 }
 
 /// Median times in µs of each of `jobs`, in turn and by all threads together.
-fn times(table: &KernelTable, jobs: &[(&Matrix, &Row, Part<'_>)]) -> Vec<f64> {
+fn times(table: &KernelTable, n_rounds: usize, jobs: &[(&Matrix, &Rows, Part<'_>)]) -> Vec<f64> {
     let copies = jobs[0].0.copies.len();
-    let n = ROUNDS * copies * jobs.len();
+    let n = n_rounds * copies * jobs.len();
+    let n_out = N_FF * jobs[0].1.n;
     let (started, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let run = |i: usize, rank: usize, out: &mut [f32]| {
         let (matrix, row, part) = &jobs[i % jobs.len()];
@@ -168,7 +174,7 @@ fn times(table: &KernelTable, jobs: &[(&Matrix, &Row, Part<'_>)]) -> Vec<f64> {
         for rank in 1..THREADS {
             let (started, done, run) = (&started, &done, &run);
             scope.spawn(move || {
-                let mut out = vec![0f32; N_FF];
+                let mut out = vec![0f32; n_out];
                 for i in 0..n {
                     while started.load(Ordering::Acquire) <= i {
                         spin_loop();
@@ -178,7 +184,7 @@ fn times(table: &KernelTable, jobs: &[(&Matrix, &Row, Part<'_>)]) -> Vec<f64> {
                 }
             });
         }
-        let mut out = vec![0f32; N_FF];
+        let mut out = vec![0f32; n_out];
         for i in 0..n {
             let start = Instant::now();
             started.store(i + 1, Ordering::Release);
@@ -194,6 +200,34 @@ fn times(table: &KernelTable, jobs: &[(&Matrix, &Row, Part<'_>)]) -> Vec<f64> {
         times[times.len() / 2]
     };
     times.iter_mut().map(median).collect()
+}
+
+/// A prompt's products with up and down, in panels and by neuron.
+fn prompts(table: &KernelTable, kinds: ActivationKinds, [up, rows, down, neurons]: [&Matrix; 4]) {
+    let mut noise = Noise(5);
+    let mut values = |n| (0..n).map(|_| noise.value()).collect::<Vec<_>>();
+    let x = Rows::new(table, kinds, &values(N_EMBD), PROMPT);
+    let h = Rows::new(table, kinds, &values(N_FF), PROMPT);
+    let times = times(
+        table,
+        1,
+        &[
+            (up, &x, Part::Dense),
+            (rows, &x, Part::Dense),
+            (down, &h, Part::Dense),
+            (neurons, &h, Part::Dense),
+        ],
+    );
+    let dense = 2.0 * times[0] + times[2];
+    let by_neuron = (times[0] + times[1] + times[3]) / dense;
+    println!(
+        "{} prompt of {PROMPT}: up {:.1} ms, rows {:.1}, down {:.1}, neurons {:.1}; {by_neuron:.3} (bar 1.15)",
+        up.layout.ty().ggml(),
+        times[0] / 1e3,
+        times[1] / 1e3,
+        times[2] / 1e3,
+        times[3] / 1e3,
+    );
 }
 
 fn main() {
@@ -215,7 +249,10 @@ fn main() {
         let kinds = ActivationKinds::for_weights(up.layout.ty());
         let mut noise = Noise(99);
         let x: Vec<_> = (0..N_EMBD).map(|_| noise.value()).collect();
-        let x = Row::new(table, kinds, &x);
+        let x = Rows::new(table, kinds, &x, 1);
+        if args.get(1).is_none_or(|only| only == "prompt") {
+            prompts(table, kinds, [&up, &rows, &down, &neurons]);
+        }
         for percent in DENSITIES {
             if args.get(1).is_some_and(|only| *only != percent.to_string()) {
                 continue;
@@ -225,13 +262,14 @@ fn main() {
                 .iter()
                 .map(|&is_active| if is_active { noise.value() + 1.5 } else { 0.0 })
                 .collect();
-            let h = Row::new(table, kinds, &h);
+            let h = Rows::new(table, kinds, &h, 1);
             let listed: Vec<_> = (0u32..)
                 .zip(&is_active)
                 .filter_map(|(i, &is_active)| is_active.then_some(i))
                 .collect();
             let times = times(
                 table,
+                ROUNDS,
                 &[
                     (&up, &x, Part::Dense),
                     (&rows, &x, Part::Listed(&listed)),

@@ -1,8 +1,9 @@
 //! The codes of neurons: chunks of outputs, each a plane after the other.
 
-use crate::panel::form::{CHUNK, chunk_at, format_of, head_at};
+use crate::panel::form::{CHUNK, chunk_at, format_of};
 use crate::panel::group::GroupFormat;
 use crate::panel::{PANEL_ROWS, PanelLayout};
+use core::ops::Range;
 
 /// Codes of a chunk by panel and row.
 pub(super) type Codes = [[u8; PANEL_ROWS]; CHUNK / PANEL_ROWS];
@@ -27,7 +28,7 @@ const fn place(bits: usize, n: usize, half: usize, p: usize) -> (usize, usize) {
 fn for_each(
     format: &GroupFormat,
     n_outputs: usize,
-    panels: core::ops::Range<usize>,
+    panels: Range<usize>,
     mut each: impl FnMut(usize, usize, Bits),
 ) {
     let (n, m) = (n_outputs / 2, n_outputs / 2 / PANEL_ROWS);
@@ -58,76 +59,66 @@ struct Bits {
     shift: usize,
 }
 
-/// Writes the codes of a neuron for panels `panels` into its chunk of `n_outputs` outputs.
-#[inline(never)]
-pub(super) fn put(
-    format: &GroupFormat,
-    n_outputs: usize,
-    panels: core::ops::Range<usize>,
-    codes: &Codes,
-    chunk: &mut [u8],
-) {
-    for_each(format, n_outputs, panels, |panel, row, at| {
-        let bits = codes[panel][row] >> at.first & at.mask;
-        let byte = &mut chunk[at.byte];
-        *byte = *byte & !(at.mask << at.shift) | bits << at.shift;
-    });
-}
-
-/// Reads the codes of a neuron for panels `panels` from its chunk of `n_outputs` outputs; the others become 0.
-#[inline(never)]
-pub(super) fn get(
-    format: &GroupFormat,
-    n_outputs: usize,
-    panels: core::ops::Range<usize>,
-    chunk: &[u8],
-) -> Codes {
-    let mut codes: Codes = [[0; _]; _];
-    for_each(format, n_outputs, panels, |panel, row, at| {
-        codes[panel][row] |= (chunk[at.byte] >> at.shift & at.mask) << at.first;
-    });
-    codes
-}
-
-/// Where the chunks of a matrix are.
-pub(crate) struct Chunks {
+/// The codes of a chunk of outputs.
+#[derive(Clone, Copy)]
+pub(crate) struct ChunkCodes {
     format: GroupFormat,
-    start: usize,
+    /// Outputs that it has: up to [`CHUNK`].
+    pub(crate) n_outputs: usize,
+    /// Where the first column's are.
+    pub(crate) at: usize,
     /// Bytes from a column to the next.
-    stride: usize,
+    pub(crate) stride: usize,
 }
 
-impl Chunks {
-    pub(crate) fn new(layout: &PanelLayout) -> Self {
-        let format = format_of(layout);
+impl ChunkCodes {
+    /// The chunk that output `first`, a multiple of [`CHUNK`], begins.
+    pub(crate) fn new(layout: &PanelLayout, first: usize) -> Self {
+        let (at, stride) = chunk_at(layout, first);
         Self {
-            format,
-            start: chunk_at(layout, 0, 0),
-            stride: layout.n_rows() * format.bits() / 8,
+            format: format_of(layout),
+            n_outputs: (layout.n_rows() - first).min(CHUNK),
+            at,
+            stride,
         }
     }
 
-    /// Bytes of a column's codes for `n_outputs` outputs.
-    pub(crate) const fn bytes(&self, n_outputs: usize) -> usize {
-        n_outputs * self.format.bits() / 8
+    /// Bytes of a column's codes.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.n_outputs * self.format.bits() / 8
     }
 
-    /// Where column `col`'s chunk of the outputs from `first` on is, and the distance to the next column's.
-    pub(crate) const fn columns(&self, first: usize, col: usize) -> (usize, usize) {
-        let at = self.start + col * self.stride + self.bytes(first);
-        (at, self.stride)
+    /// Where column `col`'s codes are.
+    pub(crate) fn column(&self, col: usize) -> Range<usize> {
+        let at = self.at + col * self.stride;
+        at..at + self.bytes()
     }
 
-    /// Where the head of a panel's group is.
-    pub(crate) fn head(&self, layout: &PanelLayout, panel: usize, g: usize) -> usize {
-        head_at(layout, panel, g)
+    /// Writes the codes of a neuron for panels `panels` into its chunk.
+    #[inline(never)]
+    pub(super) fn put(&self, panels: Range<usize>, codes: &Codes, chunk: &mut [u8]) {
+        for_each(&self.format, self.n_outputs, panels, |panel, row, at| {
+            let bits = codes[panel][row] >> at.first & at.mask;
+            let byte = &mut chunk[at.byte];
+            *byte = *byte & !(at.mask << at.shift) | bits << at.shift;
+        });
+    }
+
+    /// Reads the codes of a neuron for panels `panels` from its chunk; the others become 0.
+    #[inline(never)]
+    pub(super) fn get(&self, panels: Range<usize>, chunk: &[u8]) -> Codes {
+        let mut codes: Codes = [[0; _]; _];
+        for_each(&self.format, self.n_outputs, panels, |panel, row, at| {
+            codes[panel][row] |= (chunk[at.byte] >> at.shift & at.mask) << at.first;
+        });
+        codes
     }
 
     /// Widens the codes of a chunk to bytes, in the order of a whole chunk.
     #[inline(never)]
-    pub(crate) fn widen(&self, n_outputs: usize, chunk: &[u8], wide: &mut [u8; CHUNK]) {
-        let n_panels = n_outputs / PANEL_ROWS;
-        let codes = get(&self.format, n_outputs, 0..n_panels, chunk);
+    pub(crate) fn widen(&self, chunk: &[u8], wide: &mut [u8; CHUNK]) {
+        let n_panels = self.n_outputs / PANEL_ROWS;
+        let codes = self.get(0..n_panels, chunk);
         for (panel, codes) in codes[..n_panels].iter().enumerate() {
             for (row, code) in codes.iter().enumerate() {
                 wide[panel / 4 * 64 + position(4, panel % 4, row)] = *code;

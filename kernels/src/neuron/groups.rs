@@ -5,14 +5,13 @@
     reason = "a kernel's safety argument is one: pointers stay inside operands that were checked"
 )]
 
-use super::codes::{self, Codes};
+use super::codes::{ChunkCodes, Codes};
 use crate::contract::GROUP;
-use crate::panel::form::{CHUNK, chunk_at, format_of, group_cols, head_at};
+use crate::panel::form::{CHUNK, format_of, group_cols, head_at};
 use crate::panel::group::{ByteLines, GroupFormat};
 use crate::panel::{Form, LINE_BYTES, PANEL_ROWS, PanelLayout};
 use crate::prefetch::prefetch_to_l2;
 use core::mem::MaybeUninit;
-use core::ops::Range;
 
 /// Panels of a strip.
 pub(crate) const STRIP_PANELS: usize = 4;
@@ -78,6 +77,20 @@ impl<'a> Strip<'a> {
         self.n_rows
     }
 
+    /// Where group `g` of each row of a panel of a matrix in [`Form::Rows`] is.
+    pub(crate) fn groups(&self, panel: usize, g: usize) -> [*const u8; PANEL_ROWS] {
+        let before = g * self.format.row_bytes(GROUP);
+        self.rows.as_chunks().0[panel].map(|row| row.wrapping_add(before))
+    }
+
+    /// Its rows, each once.
+    pub(crate) fn each_row(&self) -> &[*const u8] {
+        match self.layout.form() {
+            Form::Rows => &self.rows[..self.n_rows],
+            _ => &[],
+        }
+    }
+
     /// Prefetches part `part` of `n_parts` of its rows; in [`Form::Neurons`] nothing.
     pub(crate) fn prefetch(&self, part: usize, n_parts: usize) {
         if self.layout.form() == Form::Rows {
@@ -94,22 +107,59 @@ impl<'a> Strip<'a> {
         g: usize,
         panels: &'p mut GroupPanels,
         transpose: Option<&Transpose>,
+        lines: Option<LinesFn>,
     ) -> (&'p [u8], usize) {
         let n_cols = group_cols(&self.layout, g);
         let size = self.format.group_bytes(n_cols);
         let used = &mut panels.0[..self.n_rows.div_ceil(PANEL_ROWS) * size];
-        let before = g * self.format.row_bytes(GROUP);
+        let lines = lines.filter(|_| {
+            let is_half = self.first.is_multiple_of(STRIP_ROWS) && self.n_rows == STRIP_ROWS;
+            let chunk = self.first - self.first % CHUNK;
+            self.layout.form() == Form::Neurons && is_half && self.layout.n_rows() - chunk >= CHUNK
+        });
+        if let Some(lines) = lines {
+            self.gather_half(g, used, lines);
+            return (used, n_cols);
+        }
         for (p, panel) in used.chunks_exact_mut(size).enumerate() {
             if self.layout.form() == Form::Neurons {
                 let number = self.first / PANEL_ROWS + p;
                 neurons_panel(&self.layout, self.bytes, number, g, panel);
                 continue;
             }
-            let rows = self.rows.as_chunks().0[p].map(|row| row.wrapping_add(before));
+            let rows = self.groups(p, g);
             // SAFETY: each points into a row of the matrix, which was checked to be whole; the group is in it.
             unsafe { put_rows(&self.format, n_cols, &rows, panel, transpose) };
         }
         (used, n_cols)
+    }
+}
+
+impl Strip<'_> {
+    /// Makes the panels of group `g` from half a whole chunk.
+    fn gather_half(&self, g: usize, panels: &mut [u8], lines: LinesFn) {
+        let n_cols = group_cols(&self.layout, g);
+        let (size, head_bytes) = (
+            self.format.group_bytes(n_cols),
+            self.format.head_bytes(n_cols),
+        );
+        let chunk = ChunkCodes::new(&self.layout, self.first - self.first % CHUNK);
+        let half = HalfChunk {
+            format: self.format,
+            first: self.bytes[chunk.at + g * GROUP * chunk.stride..].as_ptr(),
+            stride: chunk.stride,
+            n_cols,
+            half: self.first % CHUNK / STRIP_ROWS,
+        };
+        let mut lines_of = [panels.as_mut_ptr(); HALF];
+        for (p, panel) in panels.chunks_exact_mut(size).enumerate() {
+            let head = head_at(&self.layout, self.first / PANEL_ROWS + p, g);
+            panel[..head_bytes].copy_from_slice(&self.bytes[head..][..head_bytes]);
+            lines_of[p] = panel[head_bytes..].as_mut_ptr();
+        }
+        // SAFETY: the columns are in the matrix, a panel has room for its lines, and the table that `lines` comes from
+        // proves the features.
+        unsafe { lines(&half, lines_of) };
     }
 }
 
@@ -135,6 +185,23 @@ pub(super) fn put_row(
         line[4 * lane..][..4].copy_from_slice(word);
     }
 }
+
+/// Panels of half a chunk.
+pub(crate) const HALF: usize = 4;
+
+/// Half a whole chunk of a group of columns.
+pub(crate) struct HalfChunk {
+    pub(crate) format: GroupFormat,
+    /// The chunk's codes of the first column, and the distance to the next column's.
+    pub(crate) first: *const u8,
+    pub(crate) stride: usize,
+    pub(crate) n_cols: usize,
+    /// Which half: 0 or 1.
+    pub(crate) half: usize,
+}
+
+/// Writes the lines of the four panels of half a chunk.
+pub(crate) type LinesFn = unsafe fn(&HalfChunk, [*mut u8; HALF]);
 
 /// How rows become lines.
 #[derive(Clone, Copy)]
@@ -168,30 +235,49 @@ unsafe fn put_rows(
         }
         return;
     };
-    assert!(panel.len() == format.group_bytes(n_cols) && n_lines >= 4);
+    assert!(panel.len() == format.group_bytes(n_cols));
+    // SAFETY: by the caller; at least four lines follow the head.
+    unsafe {
+        let rows = put_numbers(format, n_cols, rows, panel, transpose);
+        let lines = panel[format.head_bytes(n_cols)..].as_mut_ptr();
+        (transpose.rows)(&rows, n_lines / 4, lines.cast());
+    }
+}
+
+/// Writes the numbers of a group of 16 rows into a head, in whole lines; returns where the rows' codes are.
+///
+/// # Safety
+/// - As [`put_rows`]; rows have at least 16 bytes of codes.
+#[inline(always)]
+pub(crate) unsafe fn put_numbers(
+    format: &GroupFormat,
+    n_cols: usize,
+    rows: &[*const u8; PANEL_ROWS],
+    head: &mut [u8],
+    transpose: &Transpose,
+) -> [*const u8; PANEL_ROWS] {
+    assert!(head.len() >= format.head_bytes(n_cols) + LINE_BYTES);
     let [(words_at, n_words), (bytes_at, n_bytes)] = format.words_and_bytes(n_cols);
-    let panel = panel.as_mut_ptr();
+    let head = head.as_mut_ptr();
     let mut numbers = [const { MaybeUninit::<[u8; LINE_BYTES]>::uninit() }; 8];
     let lines_of = numbers.as_mut_ptr().cast();
     // In this order: whole lines are written, and later parts follow.
-    // SAFETY: rows have 16 bytes for each piece, lines included; there are 8 lines, and at most 32 bytes of
-    // numbers; of a panel at least four lines follow the head. The CPU has the features, by the caller.
+    // SAFETY: rows have 16 bytes for each piece, codes included; there are 8 lines, and at most 32 bytes of
+    // numbers; after the head there is room for a line. The CPU has the features, by the caller.
     unsafe {
         if n_words > 0 {
             let n = n_words.div_ceil(2);
             (transpose.rows)(rows, n.div_ceil(4), lines_of);
-            (transpose.words)(numbers[..n].assume_init_ref(), panel.add(words_at));
+            (transpose.words)(numbers[..n].assume_init_ref(), head.add(words_at));
         }
         if n_bytes > 0 {
             let n = n_bytes.div_ceil(4);
-            let rows = rows.map(|row| row.add(2 * n_words));
+            let rows = rows.map(|row| row.wrapping_add(2 * n_words));
             (transpose.rows)(&rows, n.div_ceil(4), lines_of);
-            (transpose.bytes)(numbers[..n].assume_init_ref(), panel.add(bytes_at));
+            (transpose.bytes)(numbers[..n].assume_init_ref(), head.add(bytes_at));
         }
-        let rows = rows.map(|row| row.add(2 * n_words + n_bytes));
-        let lines = panel.add(format.head_bytes(n_cols)).cast();
-        (transpose.rows)(&rows, n_lines / 4, lines);
     }
+    rows.map(|row| row.wrapping_add(2 * n_words + n_bytes))
 }
 
 /// Reads a row's group from its lane.
@@ -215,14 +301,10 @@ pub(super) fn get_row(
     }
 }
 
-/// The codes of a chunk of a neuron, and the panels that it has.
-#[inline(never)]
-fn chunk_of(layout: &PanelLayout, panel: usize, neuron: usize) -> (Range<usize>, usize, usize) {
+/// The chunk that has panel `panel`, and the panel's number in it.
+fn chunk_of(layout: &PanelLayout, panel: usize) -> (ChunkCodes, usize) {
     let first = panel * PANEL_ROWS / CHUNK * CHUNK;
-    let n_outputs = (layout.n_rows() - first).min(CHUNK);
-    let at = chunk_at(layout, neuron, first);
-    let len = n_outputs * format_of(layout).bits() / 8;
-    (at..at + len, n_outputs, panel - first / PANEL_ROWS)
+    (ChunkCodes::new(layout, first), panel - first / PANEL_ROWS)
 }
 
 /// Makes panel `panel` of group `g` from a matrix in [`Form::Neurons`].
@@ -233,9 +315,9 @@ fn neurons_panel(layout: &PanelLayout, bytes: &[u8], panel: usize, g: usize, out
     let (head, lines) = out.split_at_mut(head_bytes);
     head.copy_from_slice(&bytes[head_at(layout, panel, g)..][..head_bytes]);
     let mut codes: ByteLines = [[0; _]; _];
+    let (chunk, p) = chunk_of(layout, panel);
     for col in 0..n_cols {
-        let (at, n_outputs, p) = chunk_of(layout, panel, g * GROUP + col);
-        let found = codes::get(&format, n_outputs, p..p + 1, &bytes[at]);
+        let found = chunk.get(p..p + 1, &bytes[chunk.column(g * GROUP + col)]);
         for (row, code) in found[p].into_iter().enumerate() {
             codes[col / 4][4 * row + col % 4] = code;
         }
@@ -255,11 +337,11 @@ fn put_neurons_panel(layout: &PanelLayout, panel: usize, g: usize, from: &[u8], 
     for (line, of) in lines.as_chunks().0.iter().zip(format.lines(n_cols)) {
         of.unpack(line, &mut codes);
     }
+    let (chunk, p) = chunk_of(layout, panel);
     for col in 0..n_cols {
-        let (at, n_outputs, p) = chunk_of(layout, panel, g * GROUP + col);
         let mut put: Codes = [[0; _]; _];
         put[p] = core::array::from_fn(|row| codes[col / 4][4 * row + col % 4]);
-        codes::put(&format, n_outputs, p..p + 1, &put, &mut bytes[at]);
+        chunk.put(p..p + 1, &put, &mut bytes[chunk.column(g * GROUP + col)]);
     }
 }
 
@@ -301,7 +383,7 @@ pub(super) fn unpack_band(layout: &PanelLayout, first: usize, bytes: &[u8], rows
     let mut room = GroupPanels::EMPTY;
     let strip = Strip::new(layout, bytes, first, PANEL_ROWS, None);
     for g in 0..layout.n_cols().div_ceil(GROUP) {
-        let (panel, n_cols) = strip.gather(g, &mut room, None);
+        let (panel, n_cols) = strip.gather(g, &mut room, None, None);
         let gguf_bytes = panels.gguf_bytes(n_cols);
         for (lane, row) in rows.chunks_exact_mut(row_bytes).enumerate() {
             let blocks = &mut row[panels.gguf_bytes(g * GROUP)..][..gguf_bytes];

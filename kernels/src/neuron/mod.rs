@@ -5,9 +5,9 @@
 //!
 //! - **[`Form::Rows`]**, for a matrix whose outputs are neurons (up). Row `r` is its lane of the panel: per 256 columns
 //!   the numbers of its blocks, then four bytes of each line. Rows follow each other.
-//! - **[`Form::Neurons`]**, for a matrix whose inputs are neurons (down). First the heads of all panels, those with the
-//!   first 256 columns of each panel, then those with the next ones; then, from a multiple of 64 bytes on, the
-//!   codes of each column (neuron) for all outputs.
+//! - **[`Form::Neurons`]**, for a matrix whose inputs are neurons (down). Outputs are in stripes of 512, so that products
+//!   walk through memory in its order. First the heads of each stripe: of all its panels with the first 256 columns, then
+//!   with the next ones; then, from a multiple of 64 bytes on, for each stripe the codes of each column (neuron).
 //!
 //! The codes of a neuron are in chunks of 128 outputs, the last of which may have 32, 64 or 96. A chunk has a plane for
 //! each part of the codes' bits that a panel has lines for: 8; 4; 4 and 1; 4 and 2; 2 and 1; or 2 bits. It has two
@@ -31,8 +31,10 @@ mod tests;
 
 pub use crate::panel::Form;
 
-pub(crate) use codes::Chunks;
-pub(crate) use groups::{GroupPanels, STRIP_ROWS, Strip, Transpose};
+pub(crate) use codes::ChunkCodes;
+pub(crate) use groups::{
+    GroupPanels, HALF, HalfChunk, LinesFn, STRIP_ROWS, Strip, Transpose, put_numbers,
+};
 
 use crate::panel::{PANEL_ROWS, PanelLayout};
 

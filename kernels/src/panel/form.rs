@@ -6,6 +6,8 @@ use crate::contract::GROUP;
 
 /// Outputs whose codes are together in [`Form::Neurons`]; the last have 32, 64 or 96.
 pub(crate) const CHUNK: usize = 128;
+/// Outputs of a stripe in [`Form::Neurons`]; the last has what is left. Within a stripe a neuron's chunks are side by side.
+pub(crate) const STRIPE: usize = 4 * CHUNK;
 
 /// How the numbers and codes of a matrix are ordered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -38,7 +40,7 @@ pub(crate) fn group_cols(layout: &PanelLayout, g: usize) -> usize {
     (layout.n_cols() - g * GROUP).min(GROUP)
 }
 
-/// Bytes of all heads before group `g` of a matrix in [`Form::Neurons`].
+/// Bytes of a panel's heads before group `g`, in [`Form::Neurons`].
 const fn heads_before(format: &GroupFormat, layout: &PanelLayout, g: usize) -> usize {
     // All groups but the last are whole.
     let whole = if g * GROUP > layout.n_cols() {
@@ -52,26 +54,34 @@ const fn heads_before(format: &GroupFormat, layout: &PanelLayout, g: usize) -> u
     } else {
         0
     };
-    layout.n_rows() / PANEL_ROWS * (whole * format.head_bytes(GROUP) + last)
+    whole * format.head_bytes(GROUP) + last
 }
 
 /// Where the head of panel `panel` of group `g` is.
 pub(crate) fn head_at(layout: &PanelLayout, panel: usize, g: usize) -> usize {
     let format = format_of(layout);
-    heads_before(&format, layout, g) + panel * format.head_bytes(group_cols(layout, g))
+    let all = heads_before(&format, layout, layout.n_cols().div_ceil(GROUP));
+    let stripe = panel - panel % (STRIPE / PANEL_ROWS);
+    let n_panels = (layout.n_rows() / PANEL_ROWS - stripe).min(STRIPE / PANEL_ROWS);
+    let head_bytes = format.head_bytes(group_cols(layout, g));
+    stripe * all + n_panels * heads_before(&format, layout, g) + (panel - stripe) * head_bytes
 }
 
 /// Where the codes start.
 const fn codes_start(format: &GroupFormat, layout: &PanelLayout) -> usize {
     let n_groups = layout.n_cols().div_ceil(GROUP);
-    heads_before(format, layout, n_groups).next_multiple_of(PANEL_ALIGN)
+    let n_panels = layout.n_rows() / PANEL_ROWS;
+    (n_panels * heads_before(format, layout, n_groups)).next_multiple_of(PANEL_ALIGN)
 }
 
-/// Where the codes of neuron `neuron` for the chunk of outputs from `first` on are.
-pub(crate) fn chunk_at(layout: &PanelLayout, neuron: usize, first: usize) -> usize {
+/// Where the codes of the first neuron for the chunk of outputs from `first` on are, and the distance to the next neuron's.
+pub(crate) const fn chunk_at(layout: &PanelLayout, first: usize) -> (usize, usize) {
     let format = format_of(layout);
-    let row = layout.n_rows() * format.bits() / 8;
-    codes_start(&format, layout) + neuron * row + first * format.bits() / 8
+    let stripe = first / STRIPE * STRIPE;
+    let rest = layout.n_rows() - stripe;
+    let stride = if rest < STRIPE { rest } else { STRIPE } * format.bits() / 8;
+    let before = (stripe * layout.n_cols() + first % STRIPE) * format.bits() / 8;
+    (codes_start(&format, layout) + before, stride)
 }
 
 impl PanelLayout {
@@ -118,6 +128,6 @@ impl PanelLayout {
 }
 
 /// The format of a matrix in a form other than panels.
-pub(crate) fn format_of(layout: &PanelLayout) -> GroupFormat {
+pub(crate) const fn format_of(layout: &PanelLayout) -> GroupFormat {
     GroupFormat::of(layout.ty()).expect("a form other than panels has integer codes")
 }

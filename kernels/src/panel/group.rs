@@ -20,7 +20,7 @@ pub(crate) struct GroupFormat {
     /// Bits of each part of a code that has lines of its own, low ones first.
     pub(crate) planes: &'static [usize],
     /// Columns whose lines follow each other, one plane after the other.
-    run_cols: usize,
+    pub(crate) run_cols: usize,
 }
 
 const NONE: Numbers = Numbers {

@@ -3,7 +3,7 @@
 
 use super::{KernelTable, Matmul, Store, TileRange};
 use crate::contract::GROUP;
-use crate::neuron::{Form, GroupPanels, STRIP_ROWS, Strip};
+use crate::neuron::{Form, GroupPanels, LinesFn, STRIP_ROWS, Strip};
 use crate::panel::PANEL_ROWS;
 use crate::panel::form::CHUNK;
 use crate::vector::neurons;
@@ -33,11 +33,11 @@ impl KernelTable {
     /// # Panics
     /// As [`Self::matmul`]; if the matrix has another form, the rows do not start at a multiple of
     /// [`PanelLayout::strip_rows`](crate::PanelLayout::strip_rows) or end at one, or at the matrix's end, or outputs are
-    /// added.
+    /// not overwritten.
     pub unsafe fn matmul_skipping(&self, args: &Matmul<'_>) {
         self.check_matmul(args);
         assert_eq!(args.layout.form(), Form::Neurons);
-        assert_ne!(args.store, Store::Add);
+        assert_eq!(args.store, Store::Set);
         let TileRange { start, end } = args.rows;
         assert!(start.is_multiple_of(CHUNK));
         assert!(end.is_multiple_of(CHUNK) || end == args.layout.n_rows());
@@ -74,7 +74,15 @@ impl KernelTable {
         n_rows: usize,
         listed: Option<&[u32]>,
     ) {
-        let step = strip_rows(args);
+        let skip = (self.skip)(args.layout.ty());
+        let as_they_lie = skip.as_ref().zip(self.transpose.as_ref());
+        let as_they_lie =
+            as_they_lie.filter(|(skip, _)| args.layout.form() == Form::Rows && skip.lists(args));
+        let step = match as_they_lie {
+            Some(_) => PANEL_ROWS,
+            None => strip_rows(args),
+        };
+        let lines = skip.as_ref().map(|skip| skip.kernels.lines);
         // The next one is prefetched meanwhile; past the last it is empty.
         let strip = |first: usize| {
             let rows = first.min(n_rows)..n_rows.min(first + step);
@@ -87,8 +95,14 @@ impl KernelTable {
         for (i, first) in (0..n_rows).step_by(step).enumerate() {
             let out = args.out.wrapping_add(first);
             let (now, next) = (&strips[i % 2], &strips[(i + 1) % 2]);
-            // SAFETY: by the caller.
-            unsafe { self.strip(args, now, next, out, &mut room) };
+            match as_they_lie {
+                Some((skip, transpose)) => {
+                    // SAFETY: by the caller; holding the table proves the features.
+                    unsafe { neurons::listed_strip(args, skip, transpose, now, next, out) };
+                }
+                // SAFETY: by the caller.
+                None => unsafe { self.strip(args, now, next, out, lines, &mut room) },
+            }
             strips[i % 2] = strip(first + 2 * step);
         }
     }
@@ -103,6 +117,7 @@ impl KernelTable {
         strip: &Strip<'_>,
         next: &Strip<'_>,
         out: *mut f32,
+        lines: Option<LinesFn>,
         room: &mut GroupPanels,
     ) {
         let acts = &args.activations;
@@ -110,7 +125,7 @@ impl KernelTable {
         let n_rows = strip.n_rows();
         for g in 0..n_groups {
             next.prefetch(g, n_groups);
-            let (panels, n_cols) = strip.gather(g, room, self.transpose.as_ref());
+            let (panels, n_cols) = strip.gather(g, room, self.transpose.as_ref(), lines);
             let panel_bytes = panels.len() / n_rows.div_ceil(PANEL_ROWS);
             let mut activations = *acts;
             activations.layout = acts.layout.group(g);
@@ -132,10 +147,10 @@ impl KernelTable {
     }
 }
 
-/// Rows of a strip: of few tokens, which wait for memory, as few as make a panel.
-const fn strip_rows(args: &Matmul<'_>) -> usize {
+/// Rows of a strip: of few tokens, which wait for memory, as few as make a panel; of columns half a chunk.
+fn strip_rows(args: &Matmul<'_>) -> usize {
     match args.tokens.end - args.tokens.start {
-        ..=4 => PANEL_ROWS,
+        ..=4 if args.layout.form() == Form::Rows => PANEL_ROWS,
         _ => STRIP_ROWS,
     }
 }

@@ -1,58 +1,43 @@
-//! Exact dots become outputs: scales, minima and the activations' scales, as in the dense product.
+//! Exact dots become sums: scales, minima and the activations' scales, with the operations of the dense product in its
+//! order.
 #![allow(
     clippy::multiple_unsafe_ops_per_block,
     reason = "a kernel's safety argument is one: pointers stay inside operands that were checked"
 )]
 
-use super::NeuronLine;
+use super::dots::Dots;
+use super::{NeuronLine, Skip};
 use crate::activation::{BLOCK_COLS, SUM_COLS};
-use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
 use crate::vector::rows::Int8Rows;
-use crate::vector::unpack::{Block, SubBlockBytes, SuperBlock};
+use crate::vector::unpack::SubBlockBytes;
 
-/// Scales dots and adds them to the outputs of a panel: the sub-blocks, the panel's head, its dots of the first sub-block
-/// (the next one's are [`CHUNK`](crate::panel::form::CHUNK) further), the token's group, outputs.
-pub(crate) type FinishFn =
-    unsafe fn(&SubBlocks, &[u8], *const [i32; PANEL_ROWS], &Int8Rows, *mut f32);
-
-/// The sub-blocks of a group.
-#[derive(Clone, Copy)]
-pub(crate) struct SubBlocks {
-    /// How many there are.
-    pub(crate) n: usize,
-    pub(crate) cols: usize,
-    /// Unpacks the scales, and perhaps minima, of a type with exact sums over 256 columns.
-    pub(crate) scales: Option<ScalesFn>,
-    /// Where `d` and `dmin` are in the head of such a type, the latter if it has minima, and where the scales are.
-    pub(crate) d: (usize, Option<usize>, usize),
+/// A group of columns of 16 outputs, and one token.
+pub(crate) struct Panel<'a> {
+    pub(super) head: &'a [u8],
+    /// The dots of the first sub-block.
+    pub(super) dots: *const Dots,
+    /// From a sub-block's dots to the next one's.
+    pub(super) stride: usize,
+    pub(super) n_subs: usize,
+    pub(super) x: Int8Rows,
 }
 
-/// [`SuperBlock::scale_lines`].
-pub(crate) type ScalesFn = unsafe fn(&[u8], &mut [SubBlockBytes; 2]);
-
-impl SubBlocks {
-    /// Of a type with a scale for each block of 32 columns.
-    pub(crate) const BLOCKS: Self = Self {
-        n: 0,
-        cols: BLOCK_COLS,
-        scales: None,
-        d: (0, None, 0),
-    };
-
-    /// Of a type with exact sums over 256 columns.
-    pub(crate) fn of<B: SuperBlock>(scales: ScalesFn) -> Self {
-        let (d, dmin) = B::d(GROUP, 0);
-        Self {
-            n: 0,
-            cols: B::SUB_COLS,
-            scales: Some(scales),
-            d: (d, B::MIN.then_some(dmin), B::start(GROUP, 0)),
-        }
+impl Panel<'_> {
+    /// # Safety
+    /// - The dots are readable; the CPU has the features of `L`.
+    #[inline(always)]
+    unsafe fn dots<L: NeuronLine>(&self, s: usize) -> L {
+        // SAFETY: by the caller.
+        unsafe { L::load(self.dots.add(self.stride * s).cast()) }
     }
 }
 
-/// The sum of the codes of sub-block `s`.
+/// Adds scaled dots to the sums of 16 outputs; the numbers of sub-blocks are room for them.
+pub(crate) type FinishFn =
+    unsafe fn(&Skip, &Panel<'_>, &mut [SubBlockBytes; 2], &mut [f32; PANEL_ROWS]);
+
+/// The sum of a token's codes in sub-block `s`.
 ///
 /// # Safety
 /// - A group is readable at `x`.
@@ -68,73 +53,91 @@ pub(super) unsafe fn sum(x: &Int8Rows, sub_cols: usize, s: usize) -> i32 {
     }
 }
 
-/// [`FinishFn`] of a type with a scale per 32 columns.
+/// Sums over sub-blocks of a group, as pairs of words.
 ///
 /// # Safety
-/// - As there; the CPU has the features of `L`.
+/// - A group is readable at `x`.
 #[inline(always)]
-pub(crate) unsafe fn blocks<L: NeuronLine, B: Block>(
-    subs: &SubBlocks,
-    head: &[u8],
-    dots: *const [i32; PANEL_ROWS],
-    x: &Int8Rows,
-    out: *mut f32,
-) {
+unsafe fn sums_of_subs(x: &Int8Rows, sub_cols: usize) -> *const i32 {
+    let numbers = x.numbers();
     // SAFETY: by the caller.
     unsafe {
-        let lanes: *mut [f32; PANEL_ROWS] = out.cast();
-        let mut acc = L::floats(&*lanes);
-        let (block_bytes, _) = B::offsets(GROUP, 1);
-        for b in 0..subs.n {
-            let numbers = head[b * block_bytes..].as_ptr();
-            let d = L::float(x.d.cast::<f32>().add(b).read());
-            let dots = L::load(dots.add(8 * b).cast());
-            let scale = L::product(B::scales::<L>(numbers), d);
-            acc = L::fma::<false>(scale, dots.to_floats(), acc);
-            if B::MIN {
-                let sum = L::ints(sum(x, BLOCK_COLS, b)).to_floats();
-                let m = L::halves(numbers.add(2 * PANEL_ROWS));
-                acc = L::fma::<false>(L::product(m, d), sum, acc);
-            }
+        match sub_cols {
+            SUM_COLS => (&raw const (*numbers).sums).cast(),
+            _ => (&raw const (*numbers).sums_of_32).cast(),
         }
-        L::store_floats(acc, &mut *lanes);
     }
 }
 
-/// [`FinishFn`] of a type with exact sums over 256 columns.
+/// [`FinishFn`] of types with a scale per 32 columns.
 ///
 /// # Safety
-/// - As there; the CPU has the features of `L`.
+/// - A head and dots of all sub-blocks are readable, and a group at `x`; the CPU has the features of `L`.
 #[inline(always)]
-pub(crate) unsafe fn super_block<L: NeuronLine>(
-    subs: &SubBlocks,
-    head: &[u8],
-    dots: *const [i32; PANEL_ROWS],
-    x: &Int8Rows,
-    out: *mut f32,
+pub(crate) unsafe fn blocks<L: NeuronLine>(
+    skip: &Skip,
+    panel: &Panel<'_>,
+    sums: &mut [f32; PANEL_ROWS],
 ) {
-    let (d, dmin, start) = subs.d;
-    let mut of_subs = [SubBlockBytes::EMPTY; 2];
-    // SAFETY: by the caller; a head has 16 numbers at each place.
+    let mut acc = L::floats(sums);
+    // SAFETY: by the caller.
     unsafe {
-        let lanes: *mut [f32; PANEL_ROWS] = out.cast();
-        if let Some(scales) = subs.scales {
-            scales(&head[start..], &mut of_subs);
-        }
-        let [scales, mins] = &of_subs;
-        let (mut total, mut min_total) = (L::ints(0), L::ints(0));
-        for s in 0..subs.n {
-            total = total.add_product(L::load(dots.add(8 * s).cast()), scales.widen(s));
-            if dmin.is_some() {
-                min_total = min_total.add_product(L::ints(sum(x, subs.cols, s)), mins.widen(s));
+        for s in 0..panel.n_subs {
+            let d = panel.x.d.cast::<f32>().add(s).read();
+            let dots = panel.dots::<L>(s).to_floats();
+            let numbers = panel.head.as_ptr().add(s * skip.block_bytes);
+            let d = L::float(d);
+            let scale = match skip.block_bytes {
+                PANEL_ROWS => L::exponents(numbers),
+                _ => L::halves(numbers),
+            };
+            acc = L::fma::<false>(L::product(scale, d), dots, acc);
+            if skip.has_min {
+                let sum = L::ints(sum(&panel.x, BLOCK_COLS, s)).to_floats();
+                let min = L::halves(numbers.add(2 * PANEL_ROWS));
+                acc = L::fma::<false>(L::product(min, d), sum, acc);
             }
         }
-        let d = L::halves(head[d..].as_ptr());
-        let mut t = L::fma::<false>(d, total.to_floats(), L::float(0.0));
-        if let Some(dmin) = dmin {
-            t = L::fma::<true>(L::halves(head[dmin..].as_ptr()), min_total.to_floats(), t);
+    }
+    L::store_floats(acc, sums);
+}
+
+/// [`FinishFn`] of types with exact sums over 256 columns.
+///
+/// # Safety
+/// - As [`blocks`].
+#[inline(always)]
+pub(crate) unsafe fn super_blocks<L: NeuronLine>(
+    skip: &Skip,
+    panel: &Panel<'_>,
+    numbers: &mut [SubBlockBytes; 2],
+    sums: &mut [f32; PANEL_ROWS],
+) {
+    let (mut total, mut min) = (L::ints(0), L::ints(0));
+    let (d, dmin) = skip.d;
+    // SAFETY: by the caller; a head has a number of each row at `d` and `dmin`.
+    unsafe {
+        if let Some(scales) = skip.scales {
+            scales(&panel.head[skip.start..], numbers);
         }
-        let acc = L::fma::<false>(L::float((*x.numbers()).d), t, L::floats(&*lanes));
-        L::store_floats(acc, &mut *lanes);
+        let [scales, mins] = &*numbers;
+        let sums_of_subs = sums_of_subs(&panel.x, skip.sub_cols);
+        for pair in 0..panel.n_subs / 2 {
+            let (even, odd) = (2 * pair, 2 * pair + 1);
+            total = total.add_product(panel.dots(even), scales.widen(even));
+            total = total.add_product(panel.dots(odd), scales.widen(odd));
+            if skip.has_min {
+                let mins = mins.widen::<L>(even).pair(mins.widen(odd));
+                min = min.add_words(mins, L::ints(sums_of_subs.add(pair).read()));
+            }
+        }
+        let d = L::halves(panel.head.as_ptr().add(d));
+        let mut t = L::fma::<false>(d, total.to_floats(), L::float(0.0));
+        if skip.has_min {
+            let dmin = L::halves(panel.head.as_ptr().add(dmin));
+            t = L::fma::<true>(dmin, min.to_floats(), t);
+        }
+        let acc = L::fma::<false>(L::float((*panel.x.numbers()).d), t, L::floats(sums));
+        L::store_floats(acc, sums);
     }
 }

@@ -1,32 +1,40 @@
 //! Products that read only the columns whose activation codes are not 0, of matrices in
 //! [`Form::Neurons`](crate::neuron::Form).
 //!
-//! A chunk of 128 outputs at a time: the exact dots of each sub-block, four columns interleaved into lines of panels; then
-//! the scales of all sub-blocks, in the order and with the operations of the dense product. A code of 0 adds nothing to
-//! an exact sum, so both have the same bits.
+//! A chunk of 128 outputs and a group of columns at a time: the exact dots of each sub-block, four columns interleaved into
+//! lines of panels; then the scales of the sub-block, in the order and with the operations of the dense product. A code of 0
+//! adds nothing to an exact sum, so both have the same bits. Meanwhile the columns of the next group are prefetched, each
+//! as a whole: the CPU's own prefetchers do not see which is next.
 #![allow(
     clippy::multiple_unsafe_ops_per_block,
     reason = "a kernel's safety argument is one: pointers stay inside operands that were checked"
 )]
 
 mod active;
+pub(crate) mod dots;
 pub(crate) mod finish;
 mod kernels;
+pub(crate) mod listed;
+pub(crate) mod panels;
 
-pub(crate) use active::Four;
 pub(crate) use kernels::skip_kernels;
 
 use super::rows::Int8Rows;
-use super::unpack::Line;
-use crate::activation::BLOCK_COLS;
+use super::unpack::{Line, SubBlockBytes, SuperBlock};
+use crate::activation::{ActivationKinds, BLOCK_COLS};
 use crate::args::{Matmul, Store};
 use crate::contract::GROUP;
-use crate::neuron::Chunks;
-use crate::panel::PANEL_ROWS;
-use crate::panel::form::{CHUNK, group_cols};
+use crate::neuron::{ChunkCodes, LinesFn, Strip, Transpose, put_numbers};
+use crate::panel::form::{CHUNK, STRIPE, format_of, group_cols, head_at};
+use crate::panel::group::GroupFormat;
+use crate::panel::{LINE_BYTES, Mxfp4, PANEL_ROWS, WeightType};
 use crate::prefetch::{prefetch_line_to_l2, prefetch_to_l2};
-use active::Active;
-use finish::{FinishFn, SubBlocks, sum};
+use crate::scalar::matmul::IQ4_TABLE;
+use active::{Active, Columns};
+use core::ops::Range;
+use dots::{Ahead, Chunks, DOTS, Dots, DotsFn, PANELS, WidenFn};
+use finish::{FinishFn, Panel};
+use listed::{BLOCKS, ListedFn, RowsAhead, STEPS};
 
 /// What these products need of vectors that hold a line.
 pub(crate) trait NeuronLine: Line {
@@ -34,14 +42,32 @@ pub(crate) trait NeuronLine: Line {
     /// position `p = 16 k + 4 q + l`, vector `q` has in 32-bit lane `4 k + l`.
     fn interleave(columns: [Self; 4]) -> [Self; 4];
 
-    /// Adds the dots of unsigned bytes with the four signed bytes of `q`, in every 32-bit lane.
-    fn dot(self, codes: Self, q: i32) -> Self;
+    /// Adds the dots of four unsigned bytes with four signed ones, in every 32-bit lane.
+    fn dot(self, codes: Self, q: Self) -> Self;
+
+    /// The words of 32 bits with even numbers, and those with odd ones.
+    fn by_words(of: [Self; 2]) -> [Self; 2];
+
+    /// The quarters with even numbers, and those with odd ones.
+    fn by_quarters(of: [Self; 2]) -> [Self; 2];
+
+    /// The sum of the four integers in each quarter of vector `i` in lane `i` of that quarter.
+    fn sums(of: [Self; 4]) -> Self;
+
+    /// The first quarter of each, then the second ones, …
+    fn transpose_quarters(of: [Self; 4]) -> [Self; 4];
 
     /// The same integer in every lane.
     fn ints(n: i32) -> Self;
 
+    /// `self + other` in integers of 32 bits.
+    fn plus(self, other: Self) -> Self;
+
     /// `self + a · b` in integers of 32 bits.
     fn add_product(self, a: Self, b: Self) -> Self;
+
+    /// Adds the dots of pairs of signed words, in every 32-bit lane.
+    fn add_words(self, a: Self, b: Self) -> Self;
 
     /// Integers as f32.
     fn to_floats(self) -> Self::Floats;
@@ -55,48 +81,120 @@ pub(crate) trait NeuronLine: Line {
     /// `a · b + c`, or `c - a · b`, rounded once.
     fn fma<const NEGATIVE: bool>(a: Self::Floats, b: Self::Floats, c: Self::Floats)
     -> Self::Floats;
+
+    /// 32 bytes, twice.
+    ///
+    /// # Safety
+    /// - 32 bytes are readable at `p`; the CPU has the features.
+    unsafe fn twice(p: *const u8) -> Self;
+
+    /// `byte` in the lower 32 bytes and 0 in the upper ones, and the other way round.
+    fn halves_of(byte: u8) -> [Self; 2];
+
+    /// Each bit as a byte.
+    fn bits(word: u64) -> Self;
 }
 
+/// Bytes of a small page.
+const PAGE_BYTES: usize = 4096;
 /// Tokens whose columns are found together: they share what is read.
 const TOKENS: usize = 8;
 
-/// Dots of a sub-block with a chunk of outputs, by panel.
+/// The kernels of an instruction set.
 #[derive(Clone, Copy)]
-#[repr(C, align(64))]
-pub(crate) struct Dots([[i32; PANEL_ROWS]; CHUNK / PANEL_ROWS]);
-
-impl Dots {
-    const EMPTY: Self = Self([[0; _]; _]);
+pub(crate) struct Kernels {
+    pub(crate) dots: DotsFn,
+    pub(crate) widen: WidenFn,
+    pub(crate) listed: ListedFn,
+    pub(crate) lines: LinesFn,
+    pub(crate) blocks: FinishFn,
+    pub(crate) super_blocks: FinishFn,
 }
-
-/// The columns of a chunk, in which its codes lie.
-#[derive(Clone, Copy)]
-pub(crate) struct Columns {
-    /// The first one's codes.
-    at: *const u8,
-    /// Bytes from one to the next.
-    stride: usize,
-    /// How far ahead to prefetch, in bytes; 0 for not at all.
-    ahead: usize,
-    /// Whether codes are nibbles, rather than bytes.
-    are_nibbles: bool,
-    table: Option<&'static [u8; 16]>,
-}
-
-/// Adds the dots of some columns to a chunk.
-pub(crate) type DotsFn = unsafe fn(&Columns, &[Four], i32, &mut Dots);
 
 /// What the products of one type need.
 pub(crate) struct Skip {
-    pub(crate) dots: DotsFn,
-    /// Whether whole chunks are multiplied as they are: their codes are nibbles or bytes.
-    pub(crate) is_plain: bool,
-    pub(crate) are_nibbles: bool,
-    pub(crate) finish: FinishFn,
-    pub(crate) per_32: bool,
-    pub(crate) subs: SubBlocks,
-    pub(crate) offset: i32,
-    pub(crate) table: Option<&'static [u8; 16]>,
+    pub(crate) kernels: Kernels,
+    finish: FinishFn,
+    /// Bits of each part of a code.
+    planes: &'static [usize],
+    per_32: bool,
+    sub_cols: usize,
+    /// Bytes of a block's numbers in the head of a panel, in types with a scale per 32 columns.
+    block_bytes: usize,
+    has_min: bool,
+    /// What to subtract from a code, after the table.
+    offset: i32,
+    table: Option<&'static [u8; 16]>,
+    /// Unpacks the scales, and perhaps minima, of a type with exact sums over 256 columns.
+    scales: Option<ScalesFn>,
+    /// Where `d` and `dmin` are in the head of such a type.
+    d: (usize, usize),
+    /// Where the scales are.
+    start: usize,
+}
+
+/// [`SuperBlock::scale_lines`].
+pub(crate) type ScalesFn = unsafe fn(&[u8], &mut [SubBlockBytes; 2]);
+
+impl Skip {
+    /// Of a type with integer codes, as if it had a scale per 32 columns.
+    pub(crate) fn of_blocks(ty: WeightType, kernels: Kernels) -> Option<Self> {
+        let format = GroupFormat::of(ty)?;
+        let (offset, table) = match ty {
+            WeightType::Q8_0 => (128, None),
+            WeightType::Q4_0 => (8, None),
+            WeightType::Q5_0 => (16, None),
+            WeightType::Q6_K => (32, None),
+            WeightType::Q3_K => (4, None),
+            WeightType::IQ4_NL | WeightType::IQ4_XS => (128, Some(&IQ4_TABLE)),
+            WeightType::MXFP4 => (128, Mxfp4::TABLE.as_ref()),
+            _ => (0, None),
+        };
+        Some(Self {
+            kernels,
+            finish: kernels.blocks,
+            planes: format.planes,
+            per_32: ActivationKinds::for_weights(ty).contains(ActivationKinds::INT8_32),
+            sub_cols: BLOCK_COLS,
+            block_bytes: format.numbers_of_row(BLOCK_COLS) * PANEL_ROWS,
+            has_min: matches!(ty, WeightType::Q4_1 | WeightType::Q5_1),
+            offset,
+            table,
+            scales: None,
+            d: (0, 0),
+            start: 0,
+        })
+    }
+
+    /// Whether there are products of rows as they lie, for a product of `args`.
+    pub(crate) fn lists(&self, args: &Matmul<'_>) -> bool {
+        let is_plain = self.planes == [4] || self.planes == [8];
+        let n_tokens = args.tokens.end - args.tokens.start;
+        let is_whole = args.layout.n_cols().is_multiple_of(GROUP);
+        is_plain && is_whole && n_tokens <= TOKENS && args.store == Store::Set
+    }
+
+    /// The rows of activations from group `g` on.
+    fn rows(&self, args: &Matmul<'_>, g: usize) -> Int8Rows {
+        let x = Int8Rows::new(args, args.tokens.start, self.per_32);
+        match self.per_32 {
+            true => x.skip_blocks(GROUP / BLOCK_COLS * g),
+            false => x.skip_groups(g),
+        }
+    }
+
+    /// The same with exact sums over 256 columns.
+    pub(crate) fn of_sums<B: SuperBlock>(self, scales: ScalesFn) -> Self {
+        Self {
+            finish: self.kernels.super_blocks,
+            sub_cols: B::SUB_COLS,
+            has_min: B::MIN,
+            scales: Some(scales),
+            d: B::d(GROUP, 0),
+            start: B::start(GROUP, 0),
+            ..self
+        }
+    }
 }
 
 /// # Safety
@@ -122,231 +220,230 @@ pub(crate) unsafe fn products(args: &Matmul<'_>, skip: &Skip) {
 unsafe fn few_tokens(args: &Matmul<'_>, skip: &Skip) {
     let n_tokens = args.tokens.end - args.tokens.start;
     let n_rows = args.rows.end - args.rows.start;
-    if args.store == Store::Set {
-        for t in 0..n_tokens {
-            let out = args.out.wrapping_add(t * args.out_stride);
-            // SAFETY: the outputs are writable, by the caller.
-            unsafe { core::slice::from_raw_parts_mut(out, n_rows).fill(0.0) };
-        }
+    for t in 0..n_tokens {
+        let out = args.out.wrapping_add(t * args.out_stride);
+        // SAFETY: the outputs are writable, by the caller.
+        unsafe { core::slice::from_raw_parts_mut(out, n_rows).fill(0.0) };
     }
-    let chunks = Chunks::new(&args.layout);
-    let mut active = [const { [const { Active::EMPTY }; TOKENS] }; 2];
-    let mut dots = [Dots::EMPTY; 16];
     let n_groups = args.layout.n_cols().div_ceil(GROUP);
-    let x = Int8Rows::new(args, args.tokens.start, skip.per_32);
-    for g in 0..=n_groups {
-        let [now, next] = &mut active;
-        if g < n_groups {
-            for (t, next) in next[..n_tokens].iter_mut().enumerate() {
-                let x = group_of(&x, skip.per_32, g).tokens(t);
+    let mut active = [const { Active::EMPTY }; ACTIVE];
+    let mut dots = [Dots([0; _]); DOTS];
+    let step = ACTIVE / n_tokens.max(1);
+    for g in (0..n_groups).step_by(step) {
+        let span = Span {
+            groups: g..n_groups.min(g + step),
+            n_tokens,
+        };
+        // SAFETY: by the caller.
+        unsafe { span.multiply(args, skip, &mut active, &mut dots) };
+    }
+}
+
+/// Rows' groups whose active columns are kept at once.
+const ACTIVE: usize = 2 * TOKENS;
+
+/// Groups of columns that are multiplied with a unit of outputs after another, in the order of memory.
+struct Span {
+    groups: Range<usize>,
+    n_tokens: usize,
+}
+
+impl Span {
+    /// # Safety
+    /// - As [`few_tokens`].
+    unsafe fn multiply(
+        &self,
+        args: &Matmul<'_>,
+        skip: &Skip,
+        active: &mut [Active; ACTIVE],
+        dots: &mut [Dots; DOTS],
+    ) {
+        for (g, active) in (self.groups.clone()).zip(active.chunks_exact_mut(self.n_tokens)) {
+            let x = skip.rows(args, g);
+            for (t, active) in active.iter_mut().enumerate() {
                 // SAFETY: rows have whole groups of codes.
-                let q = unsafe { &*x.q.cast::<[i8; GROUP]>() };
-                next.find(q, group_cols(&args.layout, g), skip.subs.cols);
-                chunks.prefetch_group(args, g, next);
+                let q = unsafe { &*x.tokens(t).q.cast::<[i8; GROUP]>() };
+                active.find(q, group_cols(&args.layout, g), skip.sub_cols);
             }
         }
-        if g > 0 {
+        let of = |g: usize| &active[(g - self.groups.start) * self.n_tokens..][..self.n_tokens];
+        let mut next = Unit::new(args, skip, args.rows.start).map(|unit| (unit, self.groups.start));
+        let mut ahead = Ahead::EMPTY;
+        if let Some((unit, g)) = next {
+            ahead.start(args, g, unit, of(g));
+        }
+        while let Some((unit, g)) = next {
+            // What was not prefetched while the unit before was multiplied.
+            while ahead.prefetch_column() {}
+            next = match g + 1 < self.groups.end {
+                true => Some((unit, g + 1)),
+                false => Unit::new(args, skip, unit.end()).map(|unit| (unit, self.groups.start)),
+            };
+            if let Some((unit, g)) = next {
+                ahead.start(args, g, unit, of(g));
+            }
             // SAFETY: by the caller.
-            unsafe { group(args, skip, &chunks, g - 1, &now[..n_tokens], &mut dots) };
+            unsafe { one_unit(args, skip, g, unit, of(g), &mut ahead, dots) };
         }
-        active.swap(0, 1);
     }
 }
 
-/// The rows from group `g` on.
-fn group_of(x: &Int8Rows, per_32: bool, g: usize) -> Int8Rows {
-    match per_32 {
-        true => x.skip_blocks(GROUP / BLOCK_COLS * g),
-        false => x.skip_groups(g),
-    }
-}
-
-impl Chunks {
-    /// Prefetches the first lines of a group's columns.
-    #[inline(never)]
-    fn prefetch_group(&self, args: &Matmul<'_>, g: usize, active: &Active) {
-        let (at, stride) = self.columns(args.rows.start, g * GROUP);
-        let base = args.panels.as_ptr().wrapping_add(at);
-        for four in &active.fours[..active.n] {
-            for column in four.columns {
-                let at = base.wrapping_add(usize::from(column) * stride);
+impl Ahead {
+    /// Starts with the active columns of group `g`, for the outputs of `unit`.
+    fn start(&mut self, args: &Matmul<'_>, g: usize, unit: Unit, active: &[Active]) {
+        let mut all = Columns::NONE;
+        for active in active {
+            all.add(&active.columns);
+        }
+        self.n = all.list(&mut self.columns);
+        self.next = 0;
+        let chunk = ChunkCodes::new(&args.layout, unit.first);
+        self.first = (args.panels.as_ptr()).wrapping_add(chunk.at + g * GROUP * chunk.stride);
+        (self.stride, self.bytes) = (chunk.stride, unit.n_chunks * chunk.bytes());
+        // Addresses of all pages are looked up at once: one by one, each would be waited for.
+        let mut page = 0;
+        for column in &self.columns[..self.n] {
+            let at = (self.first).wrapping_add(usize::from(*column) * chunk.stride);
+            if at.addr() / PAGE_BYTES != page {
                 prefetch_line_to_l2(at);
-                prefetch_line_to_l2(at.wrapping_add(self.bytes(CHUNK)));
+                page = at.addr() / PAGE_BYTES;
             }
         }
     }
 }
 
-/// The products of a group.
+/// Chunks that are multiplied together: whole ones of a stripe, or the last one.
+#[derive(Clone, Copy)]
+struct Unit {
+    /// The first output.
+    first: usize,
+    n_chunks: usize,
+}
+
+impl Unit {
+    /// The unit of a tile that begins with output `first`, if there is one.
+    fn new(args: &Matmul<'_>, skip: &Skip, first: usize) -> Option<Self> {
+        let end = args.rows.end.min((first / STRIPE + 1) * STRIPE);
+        let n_chunks = (end.checked_sub(first)? / CHUNK).min(skip.sub_cols / 8);
+        (first < end).then_some(Self {
+            first,
+            n_chunks: n_chunks.max(1),
+        })
+    }
+
+    /// The output after its last one, or beyond the matrix's.
+    const fn end(&self) -> usize {
+        self.first + CHUNK * self.n_chunks
+    }
+}
+
+/// The products of a unit with group `g`, whose active columns are given by token; prefetches `ahead`.
 ///
 /// # Safety
 /// - As [`few_tokens`].
-unsafe fn group(
+unsafe fn one_unit(
     args: &Matmul<'_>,
     skip: &Skip,
-    chunks: &Chunks,
     g: usize,
+    unit: Unit,
     active: &[Active],
-    dots: &mut [Dots; 16],
+    ahead: &mut Ahead,
+    dots: &mut [Dots; DOTS],
 ) {
-    let x = group_of(
-        &Int8Rows::new(args, args.tokens.start, skip.per_32),
-        skip.per_32,
-        g,
-    );
-    let n_subs = group_cols(&args.layout, g) / skip.subs.cols;
-    let subs = SubBlocks {
-        n: n_subs,
-        ..skip.subs
-    };
-    for first in (args.rows.start..args.rows.end).step_by(CHUNK) {
-        let n_outputs = (args.layout.n_rows() - first).min(CHUNK);
-        let (at, stride) = chunks.columns(first, g * GROUP);
-        let ahead = 2 * chunks.bytes(CHUNK);
-        let columns = Columns {
-            at: args.panels[at..].as_ptr(),
-            stride,
-            ahead: if first + 2 * CHUNK < args.rows.end {
-                ahead
-            } else {
-                0
-            },
-            are_nibbles: skip.are_nibbles,
-            table: skip.table,
+    let n_cols = group_cols(&args.layout, g);
+    let n_subs = n_cols / skip.sub_cols;
+    let codes = ChunkCodes::new(&args.layout, unit.first);
+    let head_bytes = format_of(&args.layout).head_bytes(n_cols);
+    let heads = &args.panels[head_at(&args.layout, unit.first / PANEL_ROWS, g)..];
+    let mut numbers = [SubBlockBytes::EMPTY; 2];
+    let n_panels = ((unit.n_chunks - 1) * CHUNK + codes.n_outputs) / PANEL_ROWS;
+    for (t, active) in active.iter().enumerate() {
+        let chunks = Chunks {
+            codes,
+            first: args.panels[codes.at + g * GROUP * codes.stride..].as_ptr(),
+            n_chunks: unit.n_chunks,
+            active,
+            n_subs,
+            x: skip.rows(args, g).tokens(t),
         };
-        for (t, active) in active.iter().enumerate() {
-            let x = x.tokens(t);
-            for (s, dots) in dots[..n_subs].iter_mut().enumerate() {
-                // SAFETY: rows have whole groups of sums.
-                let start = -skip.offset * unsafe { sum(&x, skip.subs.cols, s) };
-                let fours = active.of(s);
-                // SAFETY: the chunk's columns are in the matrix; the CPU has the features.
-                unsafe {
-                    match skip.is_plain && n_outputs == CHUNK {
-                        true => (skip.dots)(&columns, fours, start, dots),
-                        false => widened(chunks, &columns, n_outputs, fours, start, skip, dots),
-                    }
-                }
+        // SAFETY: the chunks' columns are in the matrix; the CPU has the features.
+        unsafe { (skip.kernels.dots)(skip, &chunks, ahead, dots) };
+        let out = (args.out).wrapping_add(t * args.out_stride + unit.first - args.rows.start);
+        for (p, head) in heads.chunks_exact(head_bytes).take(n_panels).enumerate() {
+            if t == 0 {
+                // Heads of a stripe follow each other.
+                prefetch_to_l2(head.as_ptr().wrapping_add(HEADS_AHEAD), head_bytes);
             }
-            for p in 0..n_outputs / PANEL_ROWS {
-                let row = first + p * PANEL_ROWS;
-                let out = args
-                    .out
-                    .wrapping_add(t * args.out_stride + row - args.rows.start);
-                let head = &args.panels[chunks.head(&args.layout, row / PANEL_ROWS, g)..];
-                // SAFETY: the outputs are writable; the CPU has the features.
-                unsafe { (skip.finish)(&subs, head, &raw const dots[0].0[p], &x, out) };
+            let panel = Panel {
+                head,
+                dots: &raw const dots[p],
+                stride: unit.n_chunks * PANELS,
+                n_subs,
+                x: chunks.x,
+            };
+            // SAFETY: the unit's outputs are writable, 16 of each panel; the CPU has the features.
+            unsafe {
+                let sums = &mut *out.add(p * PANEL_ROWS).cast::<[f32; PANEL_ROWS]>();
+                (skip.finish)(skip, &panel, &mut numbers, sums);
             }
         }
     }
 }
 
-/// Dots of a chunk whose columns are first widened to bytes: the last one, if it has fewer outputs, and the chunks of types
-/// with more than one plane.
+/// How far ahead heads are prefetched, in bytes.
+const HEADS_AHEAD: usize = 4096;
+
+/// Products with a strip of up to 16 rows as they lie; `next` is the strip after it. Element (t, row) goes to
+/// `out[t * args.out_stride + row]`.
 ///
 /// # Safety
-/// - As [`group`].
+/// - The contract of [`crate::KernelTable::matmul_listed`], whose checks have passed, for these rows; [`Skip::lists`]; the
+///   CPU has what `skip`'s functions and `transpose` need.
 #[inline(never)]
-unsafe fn widened(
-    chunks: &Chunks,
-    columns: &Columns,
-    n_outputs: usize,
-    fours: &[Four],
-    start: i32,
+pub(crate) unsafe fn listed_strip(
+    args: &Matmul<'_>,
     skip: &Skip,
-    dots: &mut Dots,
+    transpose: &Transpose,
+    strip: &Strip<'_>,
+    next: &Strip<'_>,
+    out: *mut f32,
 ) {
-    let mut wide = [[0u8; CHUNK]; BLOCK_COLS];
-    let mut renamed = [Four::NONE; BLOCK_COLS / 4];
-    for (four, (wide, renamed)) in
-        (fours.iter()).zip(wide.as_chunks_mut::<4>().0.iter_mut().zip(&mut renamed))
-    {
-        for (wide, column) in wide.iter_mut().zip(four.columns) {
-            let at = columns
-                .at
-                .wrapping_add(usize::from(column) * columns.stride);
-            // SAFETY: the chunk of this column is in the matrix.
-            let chunk = unsafe { core::slice::from_raw_parts(at, chunks.bytes(n_outputs)) };
-            chunks.widen(n_outputs, chunk, wide);
+    let n_tokens = args.tokens.end - args.tokens.start;
+    let (format, n_groups) = (format_of(&args.layout), args.layout.n_cols() / GROUP);
+    let row_bytes = args.layout.gguf_row_bytes();
+    let mut ahead = RowsAhead::new(next.each_row(), row_bytes, n_groups * STEPS);
+    let mut sums = [[0f32; PANEL_ROWS]; TOKENS];
+    let mut head = Head([0; _]);
+    let mut dots = [Dots([0; _]); BLOCKS];
+    let mut numbers = [SubBlockBytes::EMPTY; 2];
+    for g in 0..n_groups {
+        // SAFETY: the rows have this group; the CPU has the features.
+        unsafe {
+            let rows = put_numbers(&format, GROUP, &strip.groups(0, g), &mut head.0, transpose);
+            for (t, sums) in sums[..n_tokens].iter_mut().enumerate() {
+                let x = skip.rows(args, g).tokens(t);
+                (skip.kernels.listed)(skip, &rows, &x, &mut ahead, &mut dots);
+                let panel = Panel {
+                    head: &head.0,
+                    dots: dots.as_ptr(),
+                    stride: 1,
+                    n_subs: BLOCKS,
+                    x,
+                };
+                (skip.finish)(skip, &panel, &mut numbers, sums);
+            }
         }
-        renamed.q = four.q;
     }
-    for (first, renamed) in (0..).step_by(4).zip(&mut renamed) {
-        renamed.columns = [first, first + 1, first + 2, first + 3];
+    for (t, sums) in sums[..n_tokens].iter().enumerate() {
+        let out = out.wrapping_add(t * args.out_stride);
+        // SAFETY: the outputs are writable, by the caller.
+        unsafe { out.copy_from_nonoverlapping(sums.as_ptr(), strip.n_rows()) };
     }
-    let columns = Columns {
-        at: wide.as_ptr().cast(),
-        stride: CHUNK,
-        ahead: 0,
-        are_nibbles: false,
-        table: columns.table,
-    };
-    // SAFETY: columns of bytes; the CPU has the features.
-    unsafe { (skip.dots)(&columns, &renamed[..fours.len()], start, dots) };
 }
 
-/// The dots of some columns with a whole chunk, from `start` on.
-///
-/// # Safety
-/// - The columns' chunks are readable; the CPU has the features of `L`.
-#[inline(always)]
-pub(crate) unsafe fn dots<L: NeuronLine>(
-    columns: &Columns,
-    fours: &[Four],
-    start: i32,
-    out: &mut Dots,
-) {
-    let mut acc = [L::ints(start); 8];
-    let low = L::splat(0xf);
-    let bytes = if columns.are_nibbles {
-        CHUNK / 2
-    } else {
-        CHUNK
-    };
-    for four in fours {
-        let mut at = [columns.at; 4];
-        for (at, column) in at.iter_mut().zip(four.columns) {
-            *at = columns
-                .at
-                .wrapping_add(usize::from(column) * columns.stride);
-            if columns.ahead > 0 {
-                prefetch_to_l2(at.wrapping_add(columns.ahead), bytes);
-            }
-        }
-        let q = i32::from_le_bytes(four.q.map(i8::cast_unsigned));
-        // SAFETY: by the caller.
-        unsafe {
-            let (mut a, mut b);
-            if columns.are_nibbles {
-                let both = L::interleave([
-                    L::load(at[0]),
-                    L::load(at[1]),
-                    L::load(at[2]),
-                    L::load(at[3]),
-                ]);
-                (a, b) = (both, both);
-                for (a, b) in a.iter_mut().zip(&mut b) {
-                    (*a, *b) = (a.and(low), b.shift(-4).and(low));
-                }
-            } else {
-                let mut codes = [[low; 4]; 2];
-                for (j, at) in at.into_iter().enumerate() {
-                    [codes[0][j], codes[1][j]] = [L::load(at), L::load(at.add(CHUNK / 2))];
-                }
-                (a, b) = (L::interleave(codes[0]), L::interleave(codes[1]));
-            }
-            if let Some(table) = columns.table {
-                for line in a.iter_mut().chain(&mut b) {
-                    *line = line.lookup(table);
-                }
-            }
-            for (acc, line) in acc.iter_mut().zip(a.into_iter().chain(b)) {
-                *acc = acc.dot(line, q);
-            }
-        }
-    }
-    for (acc, out) in acc.into_iter().zip(&mut out.0) {
-        // SAFETY: 16 integers; by the caller.
-        unsafe { acc.store(out.as_mut_ptr().cast()) };
-    }
-}
+/// The numbers of 16 rows, and room for a line.
+#[repr(C, align(64))]
+struct Head([u8; HEAD_BYTES_MAX + LINE_BYTES]);
+
+/// Bytes of the largest head, Q4_1's.
+const HEAD_BYTES_MAX: usize = 8 * 4 * PANEL_ROWS;

@@ -3,7 +3,8 @@
 use super::Ints;
 use crate::neuron::Transpose;
 use crate::panel::LINE_BYTES;
-use crate::panel::{Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5K, Q6K, WeightType};
+use crate::panel::PANEL_ROWS;
+use crate::panel::{Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K, WeightType};
 use crate::vector::neurons::{NeuronLine, skip_kernels};
 use core::arch::x86_64::*;
 
@@ -41,15 +42,14 @@ impl NeuronLine for Ints {
     }
 
     #[inline(always)]
-    fn dot(self, codes: Self, q: i32) -> Self {
+    fn dot(self, codes: Self, q: Self) -> Self {
         // SAFETY: only kernels of tables with AVX2 name this type; so in all that follow.
         unsafe {
             // As pairs of i16, even and odd columns apart: exact products.
-            let q = _mm256_set1_epi32(q);
-            let even_q = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(q));
-            let odd_q = _mm256_srai_epi16::<8>(q);
             let mut out = self;
-            for (out, codes) in out.iter_mut().zip(codes) {
+            for (out, (codes, q)) in out.iter_mut().zip(codes.into_iter().zip(q)) {
+                let even_q = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(q));
+                let odd_q = _mm256_srai_epi16::<8>(q);
                 let even = _mm256_and_si256(codes, _mm256_set1_epi16(0xff));
                 let even = _mm256_madd_epi16(even, even_q);
                 let odd = _mm256_madd_epi16(_mm256_srli_epi16::<8>(codes), odd_q);
@@ -60,15 +60,75 @@ impl NeuronLine for Ints {
     }
 
     #[inline(always)]
+    fn by_words([a, b]: [Self; 2]) -> [Self; 2] {
+        // SAFETY: as in `dot`.
+        unsafe {
+            let mut out = [a; 2];
+            for (i, [low, high]) in [a, b].into_iter().enumerate() {
+                let (low, high) = (_mm256_castsi256_ps(low), _mm256_castsi256_ps(high));
+                let even = _mm256_castps_si256(_mm256_shuffle_ps::<0b10_00_10_00>(low, high));
+                let odd = _mm256_castps_si256(_mm256_shuffle_ps::<0b11_01_11_01>(low, high));
+                out[0][i] = _mm256_permute4x64_epi64::<0b11_01_10_00>(even);
+                out[1][i] = _mm256_permute4x64_epi64::<0b11_01_10_00>(odd);
+            }
+            out
+        }
+    }
+
+    #[inline(always)]
+    fn by_quarters([a, b]: [Self; 2]) -> [Self; 2] {
+        // SAFETY: as in `dot`.
+        unsafe {
+            [
+                [
+                    _mm256_permute2x128_si256::<0x20>(a[0], a[1]),
+                    _mm256_permute2x128_si256::<0x20>(b[0], b[1]),
+                ],
+                [
+                    _mm256_permute2x128_si256::<0x31>(a[0], a[1]),
+                    _mm256_permute2x128_si256::<0x31>(b[0], b[1]),
+                ],
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn sums([a, b, c, d]: [Self; 4]) -> Self {
+        let (ab, cd) = (
+            halves!(_mm256_hadd_epi32(a, b)),
+            halves!(_mm256_hadd_epi32(c, d)),
+        );
+        halves!(_mm256_hadd_epi32(ab, cd))
+    }
+
+    #[inline(always)]
+    fn transpose_quarters([a, b, c, d]: [Self; 4]) -> [Self; 4] {
+        let of = |i: usize| Self::by_quarters([[a[i], b[i]], [c[i], d[i]]]);
+        let ([e, f], [g, h]) = (of(0), of(1));
+        [e, f, g, h]
+    }
+
+    #[inline(always)]
     fn ints(n: i32) -> Self {
         // SAFETY: as in `dot`.
         [unsafe { _mm256_set1_epi32(n) }; 2]
     }
 
     #[inline(always)]
+    fn plus(self, other: Self) -> Self {
+        halves!(_mm256_add_epi32(self, other))
+    }
+
+    #[inline(always)]
     fn add_product(self, a: Self, b: Self) -> Self {
         let product = halves!(_mm256_mullo_epi32(a, b));
         halves!(_mm256_add_epi32(self, product))
+    }
+
+    #[inline(always)]
+    fn add_words(self, a: Self, b: Self) -> Self {
+        let dots = halves!(_mm256_madd_epi16(a, b));
+        halves!(_mm256_add_epi32(self, dots))
     }
 
     #[inline(always)]
@@ -92,6 +152,42 @@ impl NeuronLine for Ints {
         match NEGATIVE {
             true => halves!(_mm256_fnmadd_ps(a, b, c)),
             false => halves!(_mm256_fmadd_ps(a, b, c)),
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn twice(p: *const u8) -> Self {
+        // SAFETY: by the caller.
+        [unsafe { _mm256_loadu_si256(p.cast()) }; 2]
+    }
+
+    #[inline(always)]
+    fn halves_of(byte: u8) -> [Self; 2] {
+        // SAFETY: as in `dot`.
+        let (all, none) = unsafe { (_mm256_set1_epi8(byte.cast_signed()), _mm256_setzero_si256()) };
+        [[all, none], [none, all]]
+    }
+
+    #[inline(always)]
+    fn bits(word: u64) -> Self {
+        // SAFETY: as in `dot`.
+        unsafe {
+            // Byte i of each half gets byte i / 8 of its 32 bits, of which bit i % 8 counts.
+            let order = _mm256_setr_epi64x(
+                0,
+                0x0101_0101_0101_0101,
+                0x0202_0202_0202_0202,
+                0x0303_0303_0303_0303,
+            );
+            let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64.cast_signed());
+            let mut out = [_mm256_setzero_si256(); 2];
+            for (out, word) in out.iter_mut().zip([word, word >> 32]) {
+                let word = _mm256_set1_epi64x(word.cast_signed());
+                let byte = _mm256_and_si256(_mm256_shuffle_epi8(word, order), bit);
+                let is_set = _mm256_cmpeq_epi8(byte, bit);
+                *out = _mm256_and_si256(is_set, _mm256_set1_epi8(1));
+            }
+            out
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::neuron::Transpose;
 use crate::panel::LINE_BYTES;
-use crate::panel::{Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5K, Q6K, WeightType};
+use crate::panel::PANEL_ROWS;
+use crate::panel::{Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K, WeightType};
 use crate::vector::neurons::{NeuronLine, skip_kernels};
 use core::arch::x86_64::*;
 
@@ -31,9 +32,60 @@ impl NeuronLine for __m512i {
     }
 
     #[inline(always)]
-    fn dot(self, codes: Self, q: i32) -> Self {
+    fn dot(self, codes: Self, q: Self) -> Self {
         // SAFETY: as in `interleave`.
-        unsafe { _mm512_dpbusd_epi32(self, codes, _mm512_set1_epi32(q)) }
+        unsafe { _mm512_dpbusd_epi32(self, codes, q) }
+    }
+
+    #[inline(always)]
+    fn by_words([a, b]: [Self; 2]) -> [Self; 2] {
+        // SAFETY: as in `interleave`.
+        unsafe {
+            let even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+            let odd = _mm512_or_si512(even, _mm512_set1_epi32(1));
+            [
+                _mm512_permutex2var_epi32(a, even, b),
+                _mm512_permutex2var_epi32(a, odd, b),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn by_quarters([a, b]: [Self; 2]) -> [Self; 2] {
+        // SAFETY: as in `interleave`.
+        unsafe {
+            [
+                _mm512_shuffle_i32x4::<0b10_00_10_00>(a, b),
+                _mm512_shuffle_i32x4::<0b11_01_11_01>(a, b),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn sums([a, b, c, d]: [Self; 4]) -> Self {
+        // SAFETY: as in `interleave`.
+        unsafe {
+            let ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+            let cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+            _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd))
+        }
+    }
+
+    #[inline(always)]
+    fn transpose_quarters([a, b, c, d]: [Self; 4]) -> [Self; 4] {
+        // SAFETY: as in `interleave`.
+        unsafe {
+            let low = [
+                _mm512_shuffle_i32x4::<0b01_00_01_00>(a, b),
+                _mm512_shuffle_i32x4::<0b01_00_01_00>(c, d),
+            ];
+            let high = [
+                _mm512_shuffle_i32x4::<0b11_10_11_10>(a, b),
+                _mm512_shuffle_i32x4::<0b11_10_11_10>(c, d),
+            ];
+            let ([e, f], [g, h]) = (Self::by_quarters(low), Self::by_quarters(high));
+            [e, f, g, h]
+        }
     }
 
     #[inline(always)]
@@ -43,9 +95,21 @@ impl NeuronLine for __m512i {
     }
 
     #[inline(always)]
+    fn plus(self, other: Self) -> Self {
+        // SAFETY: as in `interleave`.
+        unsafe { _mm512_add_epi32(self, other) }
+    }
+
+    #[inline(always)]
     fn add_product(self, a: Self, b: Self) -> Self {
         // SAFETY: as in `interleave`.
         unsafe { _mm512_add_epi32(self, _mm512_mullo_epi32(a, b)) }
+    }
+
+    #[inline(always)]
+    fn add_words(self, a: Self, b: Self) -> Self {
+        // SAFETY: as in `interleave`.
+        unsafe { _mm512_dpwssd_epi32(self, a, b) }
     }
 
     #[inline(always)]
@@ -75,6 +139,30 @@ impl NeuronLine for __m512i {
                 false => _mm512_fmadd_ps(a, b, c),
             }
         }
+    }
+
+    #[inline(always)]
+    unsafe fn twice(p: *const u8) -> Self {
+        // SAFETY: by the caller.
+        unsafe { _mm512_broadcast_i64x4(_mm256_loadu_si256(p.cast())) }
+    }
+
+    #[inline(always)]
+    fn halves_of(byte: u8) -> [Self; 2] {
+        // SAFETY: as in `interleave`.
+        unsafe {
+            let byte = byte.cast_signed();
+            [
+                _mm512_maskz_set1_epi8(u64::from(u32::MAX), byte),
+                _mm512_maskz_set1_epi8(!u64::from(u32::MAX), byte),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn bits(word: u64) -> Self {
+        // SAFETY: as in `interleave`.
+        unsafe { _mm512_maskz_set1_epi8(word, 1) }
     }
 }
 
