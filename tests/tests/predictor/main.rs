@@ -268,7 +268,8 @@ fn bits_are_equal_on_every_table_and_thread_and_cut_and_form_of_file() {
             let model = file.bytes();
             let config = config_of(&model);
             let mut weights = Weights::plan(&model).unwrap();
-            let mut in_place = InPlace::new(packed(&model, FfnLayout::Neurons).unwrap()).unwrap();
+            let [mut neurons, mut predicted] = [FfnLayout::Neurons, FfnLayout::Predicted]
+                .map(|ffn| InPlace::new(packed(&model, ffn).unwrap()).unwrap());
             let file = predictor(&shape, of_predictor, Some(RANK), 0.1).bytes();
             Loaded::with(&file, &config, |predictor| {
                 let plain = Way::plain(Some(predictor));
@@ -285,12 +286,14 @@ fn bits_are_equal_on_every_table_and_thread_and_cut_and_form_of_file() {
                         let case = (ty, activation, table.name(), n_workers, chunk);
                         let found = way.run(weights.load(&model, 1).unwrap(), &ids);
                         assert!(found.0 == expected, "panels {case:?}");
-                        let found = way.run(in_place.model().unwrap(), &ids);
-                        assert!(found.0 == expected, "neurons {case:?}");
-                        if chunk == 1 {
-                            assert_eq!(found.1.n, all, "{case:?}");
-                            let skipped = found.1.n_skipped;
-                            assert!((all / 5..all).contains(&skipped), "{case:?} {skipped}");
+                        for file in [&mut neurons, &mut predicted] {
+                            let found = way.run(file.model().unwrap(), &ids);
+                            assert!(found.0 == expected, "neurons {case:?}");
+                            if chunk == 1 {
+                                assert_eq!(found.1.n, all, "{case:?}");
+                                let skipped = found.1.n_skipped;
+                                assert!((all / 5..all).contains(&skipped), "{case:?} {skipped}");
+                            }
                         }
                     }
                 }

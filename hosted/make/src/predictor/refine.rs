@@ -3,6 +3,8 @@
 use super::fit::{Fit, Inputs};
 use super::labels::Labels;
 use super::rows::Rows;
+use sluice::host::isa;
+use sluice_core::kernels::KernelTable;
 
 /// Makes a fit's scores the log-odds of neurons being active, by gradient descent with momentum on the mean loss over a
 /// text's tokens; the hidden values have mean squares of 1, so one step size suits all. `cut` is the value above which a
@@ -10,6 +12,7 @@ use super::rows::Rows;
 ///
 /// Needs [`Fit::missed`].
 pub(super) fn refined(fit: &Fit, inputs: &Rows, labels: &Labels, cut: f32) -> Fit {
+    let table = KernelTable::best(isa::features());
     let rank = fit.down.n_rows();
     let mut hidden = inputs.times_turned(&fit.down);
     let means = centre(&mut hidden);
@@ -31,7 +34,7 @@ pub(super) fn refined(fit: &Fit, inputs: &Rows, labels: &Labels, cut: f32) -> Fi
     let n_ff = bias.len();
     let (mut of_up, mut of_bias) = (Rows::zeros(n_ff, rank), vec![0f32; n_ff]);
     for _ in 0..STEPS {
-        let (gradient, of_biases) = gradient(&up, &bias, &hidden, labels);
+        let (gradient, of_biases) = gradient(table, &up, &bias, &hidden, labels);
         let scale = 1.0 / n_tokens as f32;
         let pairs = up
             .values
@@ -59,7 +62,13 @@ pub(super) fn refined(fit: &Fit, inputs: &Rows, labels: &Labels, cut: f32) -> Fi
 }
 
 /// The sums over all tokens of the loss's derivatives by up and by bias.
-fn gradient(up: &Rows, bias: &[f32], hidden: &Rows, labels: &Labels) -> (Rows, Vec<f32>) {
+fn gradient(
+    table: &KernelTable,
+    up: &Rows,
+    bias: &[f32],
+    hidden: &Rows,
+    labels: &Labels,
+) -> (Rows, Vec<f32>) {
     let n_ff = bias.len();
     let (mut of_up, mut of_bias) = (Rows::zeros(n_ff, up.n_cols), vec![0f32; n_ff]);
     for start in (0..hidden.n_rows()).step_by(BLOCK) {
@@ -67,9 +76,10 @@ fn gradient(up: &Rows, bias: &[f32], hidden: &Rows, labels: &Labels) -> (Rows, V
         let some = hidden.some(tokens.clone());
         let mut errors = some.times_turned(up);
         for (token, errors) in tokens.zip(errors.values.chunks_exact_mut(n_ff)) {
-            for (neuron, (error, bias)) in errors.iter_mut().zip(bias).enumerate() {
-                let target = f32::from(u8::from(labels.is_active(token, neuron)));
-                *error = 1.0 / (1.0 + (-(*error + bias)).exp()) - target;
+            errors.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
+            table.sigmoid(errors);
+            for (neuron, error) in errors.iter_mut().enumerate() {
+                *error -= f32::from(u8::from(labels.is_active(token, neuron)));
             }
             of_bias
                 .iter_mut()
