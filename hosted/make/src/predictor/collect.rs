@@ -22,8 +22,8 @@ pub(super) struct Samples {
     /// (n_tokens, n_embd)
     pub(super) inputs: Rows,
     pub(super) labels: Labels,
-    /// |h| times the norm of the neuron's column of down, (tokens from the first that is held back on, n_ff).
-    pub(super) contributions: Rows,
+    /// What neurons are, (tokens from the first that is held back on, n_ff).
+    pub(super) values: Rows,
 }
 
 /// Collects the rows of some layers.
@@ -54,7 +54,7 @@ impl<'n> Collector<'n> {
             Mutex::new(Samples {
                 inputs: Rows::zeros(0, config.n_embd),
                 labels: Labels::new(n_ff),
-                contributions: Rows::zeros(0, n_ff),
+                values: Rows::zeros(0, n_ff),
             })
         };
         let site = |layer| match &config.kind(layer).channel {
@@ -81,19 +81,18 @@ impl<'n> Collector<'n> {
     }
 
     fn add_neurons(&self, samples: &mut Samples, layer: usize, neurons: &[f32]) {
-        let norms = &self.norms[layer * self.stride..];
-        let contributions = neurons.iter().zip(norms).map(|(h, norm)| h.abs() * norm);
-        let is_held = samples.labels.n_tokens() >= self.n_train;
+        if samples.labels.n_tokens() >= self.n_train {
+            samples.values.values.extend_from_slice(neurons);
+        }
         match self.active {
             Active::NotZero => samples.labels.push(neurons.iter().map(|h| *h != 0.0)),
             Active::Largest(share) => {
-                let all: Vec<f32> = contributions.clone().collect();
+                let norms = &self.norms[layer * self.stride..];
+                let pairs = neurons.iter().zip(norms);
+                let all: Vec<f32> = pairs.map(|(h, norm)| h.abs() * norm).collect();
                 let n = (share * all.len() as f32).round() as usize;
                 samples.labels.push(largest(&all, n.max(1)).into_iter());
             }
-        }
-        if is_held {
-            samples.contributions.values.extend(contributions);
         }
     }
 }

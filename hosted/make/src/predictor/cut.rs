@@ -14,6 +14,8 @@ pub struct Measured {
     pub recall: f64,
     /// Share of the sum of squares of contributions that chosen neurons have.
     pub energy_recall: f64,
+    /// Norm of what the others would have added to the outputs, as a share of the outputs' norm.
+    pub output_error: f64,
 }
 
 /// The largest threshold with which at least a share `recall` of active neurons has scores above it.
@@ -33,19 +35,22 @@ pub(super) fn threshold(scores: &Rows, labels: &Labels, recall: f64) -> f32 {
     }
 }
 
-/// What a threshold chooses; `contributions` are of the same shape as scores.
+/// What a threshold chooses. `values` are what the neurons are, in the shape of the scores, and `norms` the norms of their
+/// columns of down.
 pub(super) fn measure(
     scores: &Rows,
     labels: &Labels,
-    contributions: &Rows,
+    values: &Rows,
+    norms: &[f32],
     threshold: f32,
 ) -> Measured {
     let (mut n_selected, mut n_both) = (0usize, 0usize);
     let (mut energy, mut of_selected) = (0f64, 0f64);
     for token in 0..scores.n_rows() {
-        let pairs = scores.row(token).iter().zip(contributions.row(token));
-        for (neuron, (score, contribution)) in pairs.enumerate() {
-            let square = f64::from(*contribution) * f64::from(*contribution);
+        let pairs = scores.row(token).iter().zip(values.row(token)).zip(norms);
+        for (neuron, ((score, value), norm)) in pairs.enumerate() {
+            let contribution = f64::from(*value) * f64::from(*norm);
+            let square = contribution * contribution;
             energy += square;
             if *score > threshold {
                 n_selected += 1;
@@ -61,5 +66,28 @@ pub(super) fn measure(
         selected: share(n_selected as f64, n),
         recall: share(n_both as f64, n_active),
         energy_recall: share(of_selected, energy),
+        output_error: 0.0,
+    }
+}
+
+/// The error of the network's outputs, as a share of their norm: what neurons that are not chosen would have added, by
+/// `down`, (n_embd, n_ff).
+pub(super) fn output_error(scores: &Rows, values: &Rows, down: &Rows, threshold: f32) -> f64 {
+    let mut missed = values.clone();
+    for (value, score) in missed.values.iter_mut().zip(&scores.values) {
+        if *score > threshold {
+            *value = 0.0;
+        }
+    }
+    let square = |rows: &Rows| -> f64 {
+        let outputs = rows.times_turned(down);
+        let values = outputs.values.iter();
+        values.map(|x| f64::from(*x) * f64::from(*x)).sum()
+    };
+    let all = square(values);
+    if all > 0.0 {
+        (square(&missed) / all).sqrt()
+    } else {
+        0.0
     }
 }

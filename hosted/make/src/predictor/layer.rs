@@ -21,6 +21,8 @@ pub(super) struct Training<'a> {
     pub(super) weights: &'a ModelWeights<'a>,
     pub(super) options: &'a PredictorOptions,
     pub(super) rank: usize,
+    /// Norms of neurons' columns of down, [`ModelConfig::neurons_max`] for each layer.
+    pub(super) norms: &'a [f32],
     /// Tokens to train with, and then twice as many as are held back, for thresholds and for measuring.
     pub(super) n_train: usize,
     pub(super) n_held: usize,
@@ -87,7 +89,9 @@ impl Training<'_> {
             .bias
             .map_or_else(|| vec![0.0; shape.n_ff], <[f32]>::to_vec);
         let gate = matrix(&gate);
-        let parts = Parts::new(samples, self.n_train, self.n_held);
+        let start = layer * config.neurons_max();
+        let norms = &self.norms[start..start + shape.n_ff];
+        let parts = Parts::new(samples, norms, self.n_train, self.n_held);
         let cut = match shape.activation {
             Activation::Relu { threshold } => threshold,
             _ => 0.0,
@@ -104,7 +108,12 @@ impl Training<'_> {
             }
         }
         let mut trained = best.ok_or(PredictorError::NotFinite)?;
-        trained.measured = measured(&trained, &parts.measure);
+        let down = matrix(&self.weights.site(layer, Site::FfnDown));
+        let held = &parts.measure;
+        let scores = scores(&trained, &held.inputs);
+        trained.measured = measured(&trained, held, &scores);
+        trained.measured.output_error =
+            cut::output_error(&scores, &held.values, &down, trained.threshold);
         let is_of_use = trained.measured.recall >= self.options.recall
             && trained.measured.selected <= SELECTED_MAX;
         Ok(LayerOutcome {
@@ -118,7 +127,7 @@ impl Training<'_> {
         &self,
         gate: &Rows,
         bias: &[f32],
-        parts: &Parts,
+        parts: &Parts<'_>,
         cut: f32,
     ) -> Vec<(Result<Scorer, PredictorError>, bool)> {
         match self.options.kind {
@@ -148,7 +157,7 @@ impl Training<'_> {
         &self,
         scorer: Scorer,
         is_refined: bool,
-        parts: &Parts,
+        parts: &Parts<'_>,
     ) -> Result<TrainedLayer, PredictorError> {
         let Scorer { down, up, bias } = scorer;
         let mut trained = TrainedLayer {
@@ -165,7 +174,7 @@ impl Training<'_> {
             return Err(PredictorError::NotFinite);
         }
         trained.threshold = cut::threshold(&scores, &parts.set.labels, recall);
-        trained.measured = measured(&trained, &parts.set);
+        trained.measured = measured(&trained, &parts.set, &scores);
         Ok(trained)
     }
 }
@@ -188,31 +197,34 @@ impl Scorer {
 }
 
 /// A layer's rows, divided.
-struct Parts {
+struct Parts<'n> {
     train: Rows,
     labels: Labels,
     /// For the threshold.
-    set: Held,
+    set: Held<'n>,
     /// For what is reported.
-    measure: Held,
+    measure: Held<'n>,
 }
 
 /// Rows that are held back.
-struct Held {
+struct Held<'n> {
+    /// (n_ff)
+    norms: &'n [f32],
     inputs: Rows,
     labels: Labels,
-    contributions: Rows,
+    values: Rows,
 }
 
-impl Parts {
-    fn new(mut samples: Samples, n_train: usize, n_held: usize) -> Self {
+impl<'n> Parts<'n> {
+    fn new(mut samples: Samples, norms: &'n [f32], n_train: usize, n_held: usize) -> Self {
         let mut held = samples.labels.split_off(n_train);
         let later = held.split_off(n_held);
         let part = |labels, first: usize| Held {
+            norms,
             inputs: samples
                 .inputs
                 .some(n_train + first..n_train + first + n_held),
-            contributions: samples.contributions.some(first..first + n_held),
+            values: samples.values.some(first..first + n_held),
             labels,
         };
         Self {
@@ -224,9 +236,14 @@ impl Parts {
     }
 }
 
-fn measured(layer: &TrainedLayer, held: &Held) -> PredictorMeasure {
-    let scores = scores(layer, &held.inputs);
-    cut::measure(&scores, &held.labels, &held.contributions, layer.threshold)
+fn measured(layer: &TrainedLayer, held: &Held<'_>, scores: &Rows) -> PredictorMeasure {
+    cut::measure(
+        scores,
+        &held.labels,
+        &held.values,
+        held.norms,
+        layer.threshold,
+    )
 }
 
 /// The scores of rows, by the values that the file has.

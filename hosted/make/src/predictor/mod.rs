@@ -168,6 +168,7 @@ pub fn train(
     let plan = Training {
         weights: model.weights(),
         rank: rank(config, options),
+        norms: &norms,
         options,
         n_train,
         n_held,
@@ -217,3 +218,6 @@ fn rank(config: &ModelConfig, options: &PredictorOptions) -> usize {
 
 /// The minimum number of chunks.
 pub const CHUNKS_MIN: usize = 8;
+
+#[cfg(test)]
+mod tests;

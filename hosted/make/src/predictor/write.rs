@@ -103,6 +103,8 @@ impl TrainedPredictor {
             of(|layer| layer.measured.energy_recall),
         );
         header.set("predictor.selected", of(|layer| layer.measured.selected));
+        let errors = of(|layer| layer.measured.output_error);
+        header.set("predictor.output_error", errors);
         let mut all: Vec<&[u8]> = Vec::new();
         let biases: Vec<Vec<u8>> = self.layers.iter().map(|layer| layer.bias_bytes()).collect();
         for (i, (layer, bias)) in self.layers.iter().zip(&biases).enumerate() {

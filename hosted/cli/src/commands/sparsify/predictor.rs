@@ -103,8 +103,8 @@ pub(super) fn make(
 /// A line for each layer.
 fn table(trained: &TrainedPredictor) -> Result<String, core::fmt::Error> {
     let mut table = format!(
-        "{:>5} {:>8} {:>8} {:>8} {:>8}\n",
-        "layer", "active", "chosen", "recall", "energy"
+        "{:>5} {:>8} {:>8} {:>8} {:>8} {:>8}\n",
+        "layer", "active", "chosen", "recall", "energy", "error"
     );
     for (i, LayerOutcome { trained, measured }) in trained.layers.iter().enumerate() {
         let Some(measured) = measured else {
@@ -118,11 +118,12 @@ fn table(trained: &TrainedPredictor) -> Result<String, core::fmt::Error> {
         };
         writeln!(
             table,
-            "{i:>5} {:>7.1}% {:>7.1}% {:>8.4} {:>8.4}{kind}",
+            "{i:>5} {:>7.1}% {:>7.1}% {:>8.4} {:>8.4} {:>7.2}%{kind}",
             100.0 * measured.active,
             100.0 * measured.selected,
             measured.recall,
-            measured.energy_recall
+            measured.energy_recall,
+            100.0 * measured.output_error
         )?;
     }
     Ok(table)
