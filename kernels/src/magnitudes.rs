@@ -2,8 +2,8 @@
 
 use crate::activation::{ActivationKinds, ActivationLayout, BLOCK_COLS, SUM_COLS};
 use crate::contract::GROUP;
-use crate::neuron::Chunks;
 use crate::panel::PanelLayout;
+use crate::panel::form::format_of;
 use crate::table::Activations;
 
 impl ActivationLayout {
@@ -109,7 +109,7 @@ impl Activations<'_> {
 impl PanelLayout {
     /// Bytes of the codes of a column for `n_outputs` outputs, of a matrix in [`Form::Neurons`](crate::panel::Form).
     pub fn code_bytes(&self, n_outputs: usize) -> usize {
-        Chunks::new(self).bytes(n_outputs)
+        n_outputs * format_of(self).bits() / 8
     }
 }
 

@@ -5,6 +5,7 @@ use super::limits::EngineLimits;
 use super::pass::{NO_ENTRY, Wanted};
 use super::sites::{Blend, Sparse, StepOptions};
 use super::step::Engine;
+use crate::model::Predictor;
 use crate::state::StateError;
 
 impl Engine<'_> {
@@ -130,12 +131,26 @@ impl Engine<'_> {
             ("adapter_kinds", !options.adapters.iter().all(has_kinds)),
             ("observes", options.observer.is_some() && !limits.observes),
             ("selects", options.selector.is_some() && !limits.selects),
+            (
+                "predictor",
+                options
+                    .sparse
+                    .predictor()
+                    .is_some_and(|it| !self.has_room_for(it)),
+            ),
             ("experts", !has_experts && self.model.config().has_experts()),
         ];
         match missing.into_iter().find(|(_, is_missing)| *is_missing) {
             Some((what, _)) => Err(EngineError::NotMadeFor { what }),
             None => Ok(()),
         }
+    }
+
+    /// Whether a predictor is of such a model, and within the limits.
+    fn has_room_for(&self, predictor: &Predictor<'_>) -> bool {
+        let (needed, limits) = (predictor.limits(), &self.limits.predictor);
+        let fits = needed.rank <= limits.rank && limits.kinds.contains(needed.kinds);
+        fits && predictor.fits(self.model.config())
     }
 
     fn check_entry(

@@ -57,6 +57,30 @@ impl Selection<'_> {
     }
 }
 
+/// Where the bits of scores are written.
+#[derive(Clone, Copy)]
+pub(super) struct Scores<'a> {
+    /// (rows, words)
+    pub(super) bits: Shared<'a, u64>,
+    pub(super) words: usize,
+    pub(super) threshold: f32,
+}
+
+impl Scores<'_> {
+    /// Writes the bits of a row's scores of whole words of neurons, or up to the last; `first` is the first of them.
+    pub(super) fn write(&self, row: usize, first: usize, scores: &[f32]) {
+        let (start, n) = (row * self.words + first / 64, scores.len().div_ceil(64));
+        // SAFETY: strips of whole words are run by one worker each.
+        let bits = unsafe { self.bits.write(start..start + n) };
+        for (word, scores) in bits.iter_mut().zip(scores.chunks(64)) {
+            *word = 0;
+            for (i, score) in scores.iter().enumerate() {
+                *word |= u64::from(*score > self.threshold || score.is_nan()) << i;
+            }
+        }
+    }
+}
+
 /// What is done with the products of gate and up.
 #[derive(Clone, Copy)]
 pub(super) struct Gated<'a> {
@@ -90,6 +114,8 @@ pub(super) enum Epilogue<'a> {
     Store(Rows<'a>),
     /// Its sigmoid, written.
     Sigmoid(Rows<'a>),
+    /// Scores of neurons: bits of those above a threshold, or not a number.
+    Select(Scores<'a>),
     /// Written to the row of the entry.
     StoreEntry(Rows<'a>),
     /// Scaled, capped unless the cap is 0, and written.

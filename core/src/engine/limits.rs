@@ -3,7 +3,7 @@
 use super::batch::EngineError;
 use crate::kernels::KvType;
 use crate::kernels::activation::ActivationKinds;
-use crate::model::{LongRope, ModelConfig};
+use crate::model::{LongRope, ModelConfig, PredictorLimits};
 use crate::state::{StateConfig, StateLimits};
 use crate::team::WORKERS_MAX;
 
@@ -43,6 +43,8 @@ pub struct EngineLimits {
     /// Whether steps may compare the neurons of a row by their gates ([`super::Approximation::ranks_gates`]): gates then take
     /// memory.
     pub ranks_gates: bool,
+    /// The largest predictor that steps may have ([`crate::model::Predictor::limits`]).
+    pub predictor: PredictorLimits,
     /// Number of tokens by which a sequence can be rewound in a recurrent model. Each takes the room of a
     /// recurrent state.
     pub n_behind: usize,
@@ -79,6 +81,7 @@ impl EngineLimits {
             observes: false,
             selects: false,
             ranks_gates: false,
+            predictor: PredictorLimits::NONE,
             n_behind: 0,
             n_checkpoints: 0,
             windows_give_back: false,

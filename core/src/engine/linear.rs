@@ -91,6 +91,7 @@ impl<'a> Linear<'a> {
             // Where columns can be left out, whole chunks of codes.
             Epilogue::Store(_)
             | Epilogue::Sigmoid(_)
+            | Epilogue::Select(_)
             | Epilogue::StoreEntry(_)
             | Epilogue::Logits(..)
             | Epilogue::Add(..)
@@ -213,6 +214,7 @@ impl<'a> Linear<'a> {
                 pass.table.sigmoid(y);
                 self.target(out, token, &tile.rows).copy_from_slice(y);
             }
+            Epilogue::Select(scores) => scores.write(token, tile.rows.start, y),
             Epilogue::StoreEntry(out) => {
                 let entry = pass.entry_of_row(self.entries, token);
                 self.target(out, entry, &tile.rows).copy_from_slice(y);
@@ -290,8 +292,10 @@ impl<'a> Linear<'a> {
             let of_row = |row| panel.clone().any(|neuron| selection.is_on(row, neuron));
             tile.tokens.clone().any(of_row)
         };
-        for rows in panels(&tile.rows).filter(is_active) {
-            self.multiply_rows(pass, weight, tile, rows, &[]);
+        if !self.multiply_selected(pass, weight, site, tile, selection) {
+            runs(panels(&tile.rows).filter(is_active), |rows| {
+                self.multiply_rows(pass, weight, tile, rows, &[]);
+            });
         }
         self.add_to_product(pass, rank, weight, site, tile);
         // Last, so that neither adapters nor biases change a neuron that is not selected.
@@ -390,6 +394,25 @@ fn panels(rows: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
     let end = rows.end;
     let starts = rows.clone().step_by(PANEL_ROWS);
     starts.map(move |row| row..(row + PANEL_ROWS).min(end))
+}
+
+/// Calls `work` with ranges in ascending order, adjacent ones as one.
+fn runs(ranges: impl Iterator<Item = Range<usize>>, mut work: impl FnMut(Range<usize>)) {
+    let mut run = 0..0;
+    for range in ranges {
+        if range.start != run.end && !run.is_empty() {
+            work(run);
+            run = range.clone();
+        }
+        run = if run.is_empty() {
+            range
+        } else {
+            run.start..range.end
+        };
+    }
+    if !run.is_empty() {
+        work(run);
+    }
 }
 
 /// Products of some rows and tokens in a worker's own memory.

@@ -78,7 +78,7 @@ pub(super) struct Common<'m> {
     /// The entry before each in its sequence, or [`NO_ENTRY`]; empty in a model with attention only.
     pub(super) before: Shared<'m, u32>,
     pub(super) lora: LoraRoom<'m>,
-    /// Bits of the neurons that a selector chose, (n_batch, words).
+    /// Bits of the neurons that a selector or a predictor chose, (n_batch, words).
     pub(super) selected: Shared<'m, u64>,
 }
 
@@ -88,7 +88,9 @@ pub(super) const NO_ENTRY: u32 = u32::MAX;
 /// The kinds of activations that rows are kept in: the kinds of the weights, and f32 for adapters and
 /// observers.
 pub(super) fn activations_of(config: &ModelConfig, limits: &EngineLimits) -> LayerActivations {
-    config.activations.with(activations_of_sites(limits))
+    let mut all = config.activations.with(activations_of_sites(limits));
+    all.stream |= limits.predictor.kinds;
+    all
 }
 
 /// The kinds of activations that adapters and observers read.
@@ -118,7 +120,7 @@ impl<'m> Common<'m> {
         let tile = n_tokens * needs.strip_rows.max(2 * GROUP);
         let row_bytes = needs.row_bytes.max(layout.row_bytes());
         let n_ff = config.kinds.iter().map(|kind| kind.n_ff()).max();
-        let words = match limits.selects {
+        let words = match limits.selects || limits.predictor.is_some() {
             true => n_ff.unwrap_or(0).div_ceil(64),
             false => 0,
         };

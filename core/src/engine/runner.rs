@@ -6,6 +6,7 @@ use super::linear::Linear;
 use super::lora::FEW;
 use super::pass::{Pass, RowsRoom, activations};
 use super::rows::{Entries, Order, SMALL_BATCH};
+use super::scratch::PerWorker;
 use super::stream::{Stream, Target};
 use crate::kernels::table::Activations;
 use crate::model::{Norm, Site, Weight};
@@ -146,10 +147,24 @@ impl<'p, 't> Runner<'p, 't> {
         n: usize,
         make: impl Fn(&Self, usize, *mut u8),
     ) -> Result<Activations<'p>, Stop> {
+        let own = &self.pass.common.private_rows;
+        self.rows_in(phase, layer, room, own, n, make)
+    }
+
+    /// As [`Self::rows`], with other memory for small batches.
+    pub(super) fn rows_in(
+        &mut self,
+        phase: Phase,
+        layer: usize,
+        room: &RowsRoom<'p>,
+        own: &PerWorker<'p, u8>,
+        n: usize,
+        make: impl Fn(&Self, usize, *mut u8),
+    ) -> Result<Activations<'p>, Stop> {
         let row_bytes = room.layout.row_bytes();
         if n <= SMALL_BATCH {
             let start = self.now();
-            let own = self.pass.common.private_rows.of(self.member.rank());
+            let own = own.of(self.member.rank());
             (0..n).for_each(|i| make(self, i, own.pointer(i * row_bytes)));
             self.record(phase, layer, start, 0);
             // SAFETY: this rank's own memory, written to again only when these rows are used.
@@ -184,11 +199,17 @@ impl<'p, 't> Runner<'p, 't> {
         linears: &mut [Linear<'p>],
     ) -> Result<(), Stop> {
         self.prepare(layer, linears)?;
+        self.multiply(phase, layer, linears);
+        Ok(())
+    }
+
+    /// Runs linear layers side by side, which neither adapters nor observers know of, without a barrier.
+    pub(super) fn multiply(&mut self, phase: Phase, layer: usize, linears: &[Linear<'p>]) {
         let pass = self.pass;
         let n = linears.iter().map(Linear::n_strips).sum();
         self.share_ranges(phase, layer, n, |rank, strips| {
             let (mut first, mut bytes) = (0, 0);
-            for linear in &*linears {
+            for linear in linears {
                 let n = linear.n_strips();
                 let start = strips.start.clamp(first, first + n) - first;
                 let end = strips.end.clamp(first, first + n) - first;
@@ -197,7 +218,6 @@ impl<'p, 't> Runner<'p, 't> {
             }
             bytes
         });
-        Ok(())
     }
 
     /// Shows the rows of linear layers to an observer, and runs adapters on them, with a barrier if there

@@ -254,9 +254,10 @@ impl<'m> Engine<'m> {
             leaves_out: batch.len() > SMALL_BATCH && is_in_order && !sees_all,
             experts_are_resident: source.is_resident(),
             adapts: batch.iter().any(|entry| entry.adapter.is_some()),
-            unit: options
-                .selector
-                .map_or(Unit::Panel, |selector| selector.unit()),
+            unit: match options.selector {
+                Some(selector) => selector.unit(),
+                None => Unit::Neuron,
+            },
         }
     }
 

@@ -34,6 +34,7 @@ mod norms;
 mod place;
 mod plan;
 pub mod pooling;
+mod predictor;
 mod ranges;
 mod refs;
 mod replaced;
@@ -55,6 +56,10 @@ pub use load::{LoadProgress, Loader};
 pub(crate) use norm::Norm;
 pub use place::{Residency, Tables};
 pub use plan::{ExpertMatrices, ModelPlan};
+pub(crate) use predictor::LayerPredictor;
+pub use predictor::{
+    Predictor, PredictorLimits, PredictorPlan, THRESHOLDS as PREDICTOR_THRESHOLDS,
+};
 pub(crate) use ranges::{HEAD_DIM_NORMED_MAX, SSM_TAPS_MAX};
 pub use rope::{LongRope, Rope, RopeConfig, RopeScaling, RopeScalingKind, Yarn};
 pub(crate) use shape::SLOPES_MAX;

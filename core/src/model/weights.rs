@@ -147,6 +147,14 @@ impl<'w> ModelWeights<'w> {
         self.weight(&layer.matrices[site as usize])
     }
 
+    /// The matrix of a dense layer at a site that it has.
+    ///
+    /// # Panics
+    /// If it has none.
+    pub fn site(&self, layer: usize, site: Site) -> Weight<'w> {
+        self.matrix(&self.layers[layer], site)
+    }
+
     /// A vector of a layer that is not a norm, if it has it.
     pub(crate) fn vector(&self, layer: &Layer, vector: Vector) -> Option<&'w [f32]> {
         debug_assert!(layer.norms[vector as usize] == NormKind::RMS);

@@ -141,7 +141,7 @@ impl Layout {
         };
         let (_, part) = name.rsplit_once(".ffn_")?;
         match (part.strip_suffix(".weight")?, is_record) {
-            ("up" | "up_shexp", false) | ("up_exps", true) => Some(Form::Rows),
+            ("gate" | "up" | "up_shexp", false) | ("up_exps", true) => Some(Form::Rows),
             ("down" | "down_shexp", false) | ("down_exps", true) => Some(Form::Neurons),
             _ => None,
         }

@@ -9,6 +9,8 @@ pub mod draft_copy;
 pub mod import;
 pub mod lora;
 mod pieces;
+#[cfg(feature = "predictors")]
+pub mod predictor;
 pub mod quantize;
 pub mod slc;
 pub mod sparsify;

@@ -25,6 +25,7 @@ impl ModelSource {
         let subject = Subject {
             config: self.config(),
             name: self.name(),
+            file: self.file(),
             fingerprint: &|| self.calibrated_fingerprint(),
         };
         Ok(Self {

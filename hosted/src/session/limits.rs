@@ -5,7 +5,7 @@ use crate::sparse::{SparseMode, SparsePlan};
 use sluice_core::engine::{self, Sparse};
 use sluice_core::kernels::activation::ActivationKinds;
 use sluice_core::kernels::{KernelTable, KvType};
-use sluice_core::model::LongRope;
+use sluice_core::model::{LongRope, PredictorLimits};
 use sluice_core::state::StateConfig;
 
 /// The size of a session. The default is one text as long as the model was trained on.
@@ -106,6 +106,7 @@ impl Limits {
         let n_rows = self.n_seq + (self.n_seq * n_draft).min(DRAFTS_MAX.max(n_draft));
         let n_batch = n_batch.max(n_rows.min(n_ctx));
         let outputs = if model.embeds() { n_batch } else { n_rows };
+        let sparse = model.sparse_plan().map(SparsePlan::sparse);
         engine::EngineLimits {
             n_held: self.n_held,
             n_batch,
@@ -119,9 +120,13 @@ impl Limits {
             adapter_kinds: self.adapter_kinds,
             observes: self.observes,
             selects: self.selects,
-            ranks_gates: match model.sparse_plan().map(SparsePlan::sparse) {
+            ranks_gates: match sparse {
                 Some(Sparse::Approximate(asked)) => asked.ranks_gates(),
                 _ => false,
+            },
+            predictor: match sparse {
+                Some(Sparse::Predictor(predictor)) => predictor.limits(),
+                _ => PredictorLimits::NONE,
             },
             n_behind: self.n_behind + n_draft,
             n_checkpoints: self.n_checkpoints,

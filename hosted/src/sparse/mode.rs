@@ -26,15 +26,14 @@ pub enum SparseRule {
     TopK(usize),
     /// The error of a network's output that is allowed, as a share of the root of the sum of squares of all contributions.
     Budget(f32),
+    /// Those that a predictor does not choose: of a file of `sluice sparsify --predictor`, or the model's own.
+    Predictor,
 }
 
 /// Why a text is not a mode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SparseModeError {
-    /// A mode that a later version may have.
-    #[error("{0} is not available yet: use exact, off, threshold, target, top-k or budget")]
-    NotYet(String),
     /// A mode has a value, or a signal, that it does not take.
     #[error("{mode} takes {expected}, found {found:?}")]
     Value {
@@ -46,7 +45,7 @@ pub enum SparseModeError {
         found: String,
     },
     /// Not the name of a mode.
-    #[error("expected exact, off, threshold, target, top-k or budget, found {0:?}")]
+    #[error("expected exact, off, threshold, target, top-k, budget or predictor, found {0:?}")]
     Unknown(String),
 }
 
@@ -126,7 +125,8 @@ impl FromStr for SparseMode {
                 }
                 SparseRule::Budget(share.ok_or_else(|| wrong(expected))?)
             }
-            "predictor" => return Err(SparseModeError::NotYet(name.to_owned())),
+            "predictor" if rest.is_some() => return Err(wrong("no value")),
+            "predictor" => SparseRule::Predictor,
             _ => return Err(SparseModeError::Unknown(name.to_owned())),
         };
         Ok(Self::Approximate(rule, signal))
@@ -147,6 +147,7 @@ impl fmt::Display for SparseMode {
             SparseRule::Target(Some(x)) => write!(f, "target:{x}"),
             SparseRule::TopK(n) => write!(f, "top-k:{n}"),
             SparseRule::Budget(x) => return write!(f, "budget:{x}"),
+            SparseRule::Predictor => return f.write_str("predictor"),
         }?;
         match signal {
             Some(signal) => write!(f, ":{}", signal_name(*signal)),
@@ -195,6 +196,7 @@ mod tests {
             "top-k:512",
             "top-k:1:contribution",
             "budget:0.05",
+            "predictor",
         ] {
             assert_eq!(
                 text.parse::<SparseMode>()
@@ -222,8 +224,7 @@ mod tests {
                 .unwrap_or_default()
         };
         for (text, part) in [
-            ("predictor", "predictor is not available yet"),
-            ("predictor:0.9", "predictor is not available yet"),
+            ("predictor:0.9", "predictor takes no value"),
             ("off:1", "off takes no value"),
             ("fast", "found \"fast\""),
             ("threshold:-1", "threshold takes a number of at least 0"),

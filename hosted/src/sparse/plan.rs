@@ -2,6 +2,8 @@
 
 use super::file::{SparseFile, SparseFileError};
 use super::mode::{SparseMode, SparseRule, signal_name};
+use super::predictor::LoadedPredictor;
+use crate::file::{FileError, ModelFile};
 use crate::host::memory::{AlignedMemory, OutOfMemory};
 use crate::identity::{HashError, Identity};
 use core::fmt::Write as _;
@@ -31,9 +33,25 @@ pub enum SparseError {
         /// The model.
         model: String,
     },
+    /// There is no predictor.
+    #[error(
+        "sparse predictor: {path} does not exist: make it with sluice sparsify -m {model} -f TEXT --predictor ridge, or name another file (--sparse-file)"
+    )]
+    NoPredictor {
+        /// Where the file was looked for.
+        path: String,
+        /// The model.
+        model: String,
+    },
+    /// A predictor's file cannot be read.
+    #[error(transparent)]
+    Predictor(#[from] FileError),
+    /// Not enough memory for a predictor.
+    #[error("not enough memory for the predictor: {0}")]
+    PredictorMemory(OutOfMemory),
     /// A calibration file is given to a mode that reads none.
     #[error(
-        "sparse {0}: this mode reads no calibration file: omit --sparse-file, or use threshold or target"
+        "sparse {0}: this mode reads no calibration file: omit --sparse-file, or use threshold, target or predictor"
     )]
     NeedlessFile(SparseMode),
     /// The file was made for another model.
@@ -91,6 +109,7 @@ enum Rule {
     Share(Vec<f32>),
     Count(usize),
     Budget(f32),
+    Predictor(LoadedPredictor),
 }
 
 /// A mode with all that steps of a loaded model need for it.
@@ -116,14 +135,16 @@ impl SparsePlan {
     /// For the options of a step.
     #[must_use]
     pub fn sparse(&self) -> Sparse<'_> {
+        let rule = match &self.setup.rule {
+            Rule::Threshold(values) => NeuronRule::Threshold(values),
+            Rule::Share(values) => NeuronRule::Share(values),
+            Rule::Count(n) => NeuronRule::Count(*n),
+            Rule::Budget(share) => NeuronRule::Budget(*share),
+            Rule::Predictor(predictor) => return Sparse::Predictor(predictor.get()),
+        };
         Sparse::Approximate(Approximation {
             signal: self.setup.signal,
-            rule: match &self.setup.rule {
-                Rule::Threshold(values) => NeuronRule::Threshold(values),
-                Rule::Share(values) => NeuronRule::Share(values),
-                Rule::Count(n) => NeuronRule::Count(*n),
-                Rule::Budget(share) => NeuronRule::Budget(*share),
-            },
+            rule,
             norms: &self.norms,
         })
     }
@@ -247,6 +268,7 @@ fn has_gates(config: &ModelConfig) -> bool {
 pub(crate) struct Subject<'a> {
     pub(crate) config: &'a ModelConfig,
     pub(crate) name: &'a str,
+    pub(crate) file: &'a ModelFile,
     /// The fingerprint that its calibration files have.
     pub(crate) fingerprint: &'a dyn Fn() -> Result<Identity, HashError>,
 }
@@ -264,6 +286,15 @@ impl SparseSetup {
         if config.kinds.iter().all(|kind: &LayerKind| kind.n_ff() == 0) {
             let why = "the model has no feed-forward networks";
             return Err(SparseError::Model { mode, why });
+        }
+        if rule == SparseRule::Predictor {
+            let predictor = LoadedPredictor::open(source, path)?;
+            return Ok(Self {
+                text: format!("sparse {}", predictor.text),
+                mode,
+                signal: NeuronSignal::Gate,
+                rule: Rule::Predictor(predictor),
+            });
         }
         let file = match mode.needs_file() {
             true => Some(read_file(source, mode, path)?),
@@ -292,7 +323,9 @@ impl SparseSetup {
             }
             (SparseRule::TopK(n), _) => (ranked_signal(signal, config), Rule::Count(n)),
             (SparseRule::Budget(share), _) => (NeuronSignal::Contribution, Rule::Budget(share)),
-            (SparseRule::Target(_), None) => unreachable!("this mode has read its file"),
+            (SparseRule::Target(_) | SparseRule::Predictor, _) => {
+                unreachable!("these modes have read their files")
+            }
         };
         let is_local = matches!(rule, Rule::Threshold(_));
         let is_gate = signal == NeuronSignal::Gate;
@@ -391,6 +424,7 @@ fn text(signal: NeuronSignal, rule: &Rule) -> String {
         Rule::Share(values) => format!("share {}", of(values)),
         Rule::Count(n) => format!("top-k {n}"),
         Rule::Budget(share) => format!("budget {share}"),
+        Rule::Predictor(predictor) => predictor.text.clone(),
     };
     let mut text = String::new();
     let _infallible = write!(text, "sparse {} {rule}", signal_name(signal));

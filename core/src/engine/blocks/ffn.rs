@@ -1,6 +1,7 @@
 //! The feed-forward network: gate and up, an activation, down.
 
 use super::LayerAt;
+use super::predict::{self, PredictRoom};
 use crate::engine::epilogue::{Epilogue, Gated, Selection};
 use crate::engine::keep::{Keeping, Network};
 use crate::engine::limits::EngineLimits;
@@ -24,6 +25,7 @@ pub(super) struct FfnRoom<'m> {
     gates: Rows<'m>,
     cuts: Shared<'m, u64>,
     pub(super) needs: Needs,
+    predict: PredictRoom<'m>,
 }
 
 impl<'m> FfnRoom<'m> {
@@ -43,6 +45,7 @@ impl<'m> FfnRoom<'m> {
             _ => 0,
         };
         let stride = config.kinds.iter().map(n_ff).max().unwrap_or(0);
+        let predict = PredictRoom::new(limits, room)?;
         Ok(Self {
             rows: room.buffer(limits.n_batch, row_bytes)?,
             gates: Rows {
@@ -52,8 +55,9 @@ impl<'m> FfnRoom<'m> {
             cuts: room.buffer(limits.n_batch, stride.min(1))?,
             needs: Needs {
                 row_bytes,
-                ..Needs::default()
+                ..predict.needs(limits)
             },
+            predict,
         })
     }
 }
@@ -66,7 +70,11 @@ pub(super) fn run<'p>(
 ) -> Result<(), Stop> {
     let (model, n) = (runner.pass.model, runner.n_rows);
     let norm = model.norm(at.weights, super::channel_norm(at.kind));
+    let mut selection = predict_from_stream(runner, room, at)?;
     let input = runner.normed(Phase::FfnNorm, at.index, norm, Order::Batch)?;
+    if selection.is_none() {
+        selection = select(runner, room, at, shape, &input)?;
+    }
     let layout = ActivationLayout::new(shape.n_ff, runner.pass.activations().neurons);
     let up = model.matrix(at.weights, Site::FfnUp);
     let down = model.matrix(at.weights, Site::FfnDown);
@@ -82,7 +90,7 @@ pub(super) fn run<'p>(
         by: None,
         rows: room.rows,
         layout,
-        selection: select(runner, at, shape, &input)?,
+        selection,
         keeping: Keeping::new(runner.pass, network, down.layout.ty()),
         gates: None,
     };
@@ -145,16 +153,45 @@ fn rank_gates<'p>(
     Ok(true)
 }
 
-/// Selects the neurons of each row, if there is a selector; then it ends with a barrier.
+/// Selects the neurons of each row by a predictor that reads the stream before the norm, if there is one.
+fn predict_from_stream<'p>(
+    runner: &mut Runner<'p, '_>,
+    room: &'p FfnRoom<'p>,
+    at: LayerAt<'p>,
+) -> Result<Option<Selection<'p>>, Stop> {
+    let options = runner.pass.options;
+    let (None, Some(predictor)) = (options.selector, options.sparse.predictor()) else {
+        return Ok(None);
+    };
+    let Some(layer) = predictor
+        .layer(at.index)
+        .filter(|_| predictor.is_of_stream())
+    else {
+        return Ok(None);
+    };
+    let input = predict::stream_rows(runner, at)?;
+    predict::select(runner, &room.predict, at, &layer, input).map(Some)
+}
+
+/// Selects the neurons of each row, if there is a selector or a predictor; then it ends with a barrier.
 fn select<'p>(
     runner: &mut Runner<'p, '_>,
+    room: &'p FfnRoom<'p>,
     at: LayerAt<'p>,
     shape: &Ffn,
     input: &Activations<'p>,
 ) -> Result<Option<Selection<'p>>, Stop> {
     let (pass, n, order) = (runner.pass, runner.n_rows, runner.order);
     let Some(selector) = pass.options.selector else {
-        return Ok(None);
+        let predictor = pass
+            .options
+            .sparse
+            .predictor()
+            .filter(|it| !it.is_of_stream());
+        let Some(layer) = predictor.and_then(|it| it.layer(at.index)) else {
+            return Ok(None);
+        };
+        return predict::select(runner, &room.predict, at, &layer, *input).map(Some);
     };
     let (bits, unit) = (pass.common.selected, pass.asked.unit);
     let words = bits.len() / pass.limits.n_batch;

@@ -10,6 +10,7 @@ mod experts;
 mod ffn;
 mod layer_input;
 mod next_token;
+mod predict;
 mod recurrent;
 mod short_conv;
 

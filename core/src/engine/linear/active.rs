@@ -1,14 +1,14 @@
-//! Neurons that are left out because they change no bit: those whose gate is 0, and those whose code is.
+//! Neurons that are left out: those that are not selected, those whose gate is 0, and those whose code is. The latter
+//! two change no bit.
 
 use super::{Linear, Tile};
-use crate::engine::epilogue::Gated;
+use crate::engine::epilogue::{Gated, Selection};
 use crate::engine::pass::{Pass, TILE_FLOATS};
 use crate::engine::sites::Sparse;
 use crate::kernels::contract::GROUP;
 use crate::kernels::neuron::Form;
 use crate::kernels::table::Matmul;
 use crate::model::{Site, Weight};
-use core::ops::Range;
 
 /// Maximum number of rows for which neurons are left out: of more, hardly any is inactive in all.
 const ROWS_MAX: usize = 8;
@@ -53,6 +53,7 @@ impl Linear<'_> {
                     }
                 }
             }
+            // Gates of neurons that are not selected are 0, too.
             (_, Some(threshold)) => {
                 for i in 0..gate.tokens.len() {
                     for (is_active, gate) in is_active.iter_mut().zip(gate.row(i)) {
@@ -62,41 +63,78 @@ impl Linear<'_> {
             }
             _ => return false,
         }
-        let mut listed = [0; NEURONS_MAX];
-        let listed = list(up, &tile.rows, &is_active, &mut listed);
+        let n_listed = self.multiply_listed(pass, up, tile, &is_active);
         if gated.keeping.is_none() {
-            pass.neurons.add(n, n - listed.len());
+            pass.neurons.add(n, n - n_listed);
         }
-        let args = Matmul {
-            out: tile.memory.pointer(0),
-            out_stride: listed.len(),
-            ..self.product(pass, up, tile, tile.rows.clone(), &[])
-        };
-        // SAFETY: the tile is this worker's own, and has as many floats as tokens × rows, of which some are listed.
-        unsafe { pass.table.matmul_listed(&args, listed) };
-        spread(up, listed, tile);
-        let row_bytes = up.layout.gguf_row_bytes();
-        pass.neurons
-            .add_bytes(n * row_bytes, (n - listed.len()) * row_bytes);
         self.add_to_product(pass, rank, up, site, tile);
         true
     }
+
+    /// Fills a tile with the products of the neurons that are selected for any of its rows, and with 0 elsewhere;
+    /// `false` if the matrix is not by row, or there are too many rows.
+    pub(super) fn multiply_selected(
+        &self,
+        pass: &Pass<'_>,
+        weight: &Weight<'_>,
+        site: Site,
+        tile: &Tile<'_>,
+        selection: &Selection<'_>,
+    ) -> bool {
+        let n = tile.rows.len();
+        if !self.leaves_out(pass, weight, Form::Rows) || n > NEURONS_MAX {
+            return false;
+        }
+        let mut is_active = [false; NEURONS_MAX];
+        for (is_active, neuron) in is_active.iter_mut().zip(tile.rows.clone()) {
+            *is_active = tile.tokens.clone().any(|row| selection.is_on(row, neuron));
+        }
+        let n_listed = self.multiply_listed(pass, weight, tile, &is_active);
+        if site != Site::FfnGate {
+            pass.neurons.add(n, n - n_listed);
+        }
+        true
+    }
+
+    /// Products with some neurons of a tile, 0 for the others; returns the number of these neurons.
+    fn multiply_listed(
+        &self,
+        pass: &Pass<'_>,
+        weight: &Weight<'_>,
+        tile: &Tile<'_>,
+        is_active: &[bool; NEURONS_MAX],
+    ) -> usize {
+        let mut listed = [0; NEURONS_MAX];
+        let listed = list(weight, tile, is_active, &mut listed);
+        let args = Matmul {
+            out: tile.memory.pointer(0),
+            out_stride: listed.len(),
+            ..self.product(pass, weight, tile, tile.rows.clone(), &[])
+        };
+        // SAFETY: the tile is this worker's own, and has as many floats as tokens × rows, of which some are listed.
+        unsafe { pass.table.matmul_listed(&args, listed) };
+        spread(weight, listed, tile);
+        let (n, row_bytes) = (tile.rows.len(), weight.layout.gguf_row_bytes());
+        pass.neurons
+            .add_bytes(n * row_bytes, (n - listed.len()) * row_bytes);
+        listed.len()
+    }
 }
 
-/// Lists the active neurons of a tile as rows of the tensor.
+/// Lists active neurons of a tile as rows of the tensor.
 fn list<'l>(
-    up: &Weight<'_>,
-    rows: &Range<usize>,
+    weight: &Weight<'_>,
+    tile: &Tile<'_>,
     is_active: &[bool; NEURONS_MAX],
     listed: &'l mut [u32; NEURONS_MAX],
 ) -> &'l [u32] {
     let mut n = 0;
-    for (i, is_active) in is_active[..rows.len()].iter().enumerate() {
+    for (i, is_active) in is_active[..tile.rows.len()].iter().enumerate() {
         #[expect(
             clippy::cast_possible_truncation,
             reason = "a tensor has fewer than 2^32 rows"
         )]
-        let row = (up.first_row + rows.start + i) as u32;
+        let row = (weight.first_row + tile.rows.start + i) as u32;
         listed[n] = row;
         n += usize::from(*is_active);
     }

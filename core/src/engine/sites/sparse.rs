@@ -2,7 +2,7 @@
 
 use crate::engine::batch::EngineError;
 use crate::engine::limits::EngineLimits;
-use crate::model::{Channel, LayerKind, ModelConfig};
+use crate::model::{Channel, LayerKind, ModelConfig, Predictor};
 
 /// Which neurons of feed-forward networks are left unread, where the file is by neuron
 /// ([`crate::kernels::neuron::Form`]) and a step has few tokens.
@@ -15,6 +15,19 @@ pub enum Sparse<'s> {
     Off,
     /// In addition those that change little, in files of any form and steps of any length: a function of each row alone.
     Approximate(Approximation<'s>),
+    /// In addition those that a predictor does not choose from what the network reads, of files in any form and in steps of
+    /// any length: a function of each row alone. A selector's choice stands in its place.
+    Predictor(&'s Predictor<'s>),
+}
+
+impl<'s> Sparse<'s> {
+    /// The predictor.
+    pub(in crate::engine) const fn predictor(&self) -> Option<&'s Predictor<'s>> {
+        match self {
+            Self::Predictor(predictor) => Some(predictor),
+            _ => None,
+        }
+    }
 }
 
 /// A mode that changes results: the neurons of a row that it leaves out count as 0.

@@ -20,9 +20,6 @@ pub(super) static BAMBOO: Family = Family {
 
 /// A down projection whose rows are neurons.
 pub(super) const DOWN_BY_NEURON: &str = "ffn_down_t";
-/// The key of the score above which a predicted neuron counts as active.
-const THRESHOLD: &str = "powerinfer.sparse_threshold";
-
 /// What `PowerInfer` adds to a model's file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PowerInfer {
@@ -38,9 +35,12 @@ pub struct PowerInfer {
 }
 
 impl PowerInfer {
+    /// The key of the score above which a predicted neuron counts as active.
+    pub const THRESHOLD: &str = "powerinfer.sparse_threshold";
+
     /// What `gguf` has of `PowerInfer`; `None` if it is not one of its files.
     pub fn of(gguf: &Gguf<'_>) -> Option<Self> {
-        let threshold = optional(gguf.f32(THRESHOLD)).ok().flatten();
+        let threshold = optional(gguf.f32(Self::THRESHOLD)).ok().flatten();
         let is_down_by_neuron = is_down_by_neuron(gguf);
         let predictors = gguf
             .tensors()
@@ -67,7 +67,7 @@ impl PowerInfer {
 /// Whether it is one of its files, of a family that it shares with others.
 pub(super) fn is_one(gguf: &Gguf<'_>) -> bool {
     let has = |name| gguf.tensor(name).is_some();
-    gguf.get(THRESHOLD).is_some() || is_down_by_neuron(gguf) || has("blk.0.fc1.weight")
+    gguf.get(PowerInfer::THRESHOLD).is_some() || is_down_by_neuron(gguf) || has("blk.0.fc1.weight")
 }
 
 /// `part` of `blk.N.part.weight`.

@@ -59,7 +59,7 @@ fn layouts_by_neuron_are_for_some_names_types_and_shapes() {
         ("blk.0.ffn_down.weight", [256, 32, 1], IQ2_S, None),
         // Panels of so few columns are too large.
         ("blk.0.ffn_down.weight", [96, 32, 1], MXFP4, None),
-        ("blk.0.ffn_gate.weight", [64, 32, 1], Q8_0, None),
+        ("blk.0.ffn_gate.weight", [64, 32, 1], Q8_0, Some(2)),
         ("blk.0.attn_q.weight", [64, 32, 1], Q8_0, None),
         ("ffn_down.weight", [64, 32, 1], Q8_0, None),
         ("blk.0.ffn_down.bias", [64, 32, 1], Q8_0, None),

@@ -44,7 +44,8 @@ pub(crate) struct PackArgs {
     /// Set how the matrices of feed-forward networks are stored
     ///
     /// With `neuron`, neurons that are zero need not be read: gates are stored in panels, up by row, down by
-    /// neuron. That takes quantised types of integers (Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K, IQ4_NL,
+    /// neuron. With `predicted`, gates are stored by row as well, so that neurons that a predictor does not choose are not
+    /// read at all (--sparse predictor). Both take quantised types of integers (Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K, IQ4_NL,
     /// IQ4_XS, MXFP4).
     #[arg(long, value_enum, value_name = "LAYOUT", default_value_t)]
     ffn: Ffn,
@@ -64,6 +65,8 @@ enum Ffn {
     Panel,
     /// By row and by neuron
     Neuron,
+    /// As neuron, with gates by row: for --sparse predictor
+    Predicted,
 }
 
 impl From<Ffn> for FfnLayout {
@@ -71,6 +74,7 @@ impl From<Ffn> for FfnLayout {
         match ffn {
             Ffn::Panel => Self::Panels,
             Ffn::Neuron => Self::Neurons,
+            Ffn::Predicted => Self::Predicted,
         }
     }
 }

@@ -1,5 +1,8 @@
 //! `sluice sparsify`: makes the calibration file of modes that leave neurons out.
 
+#[cfg(feature = "predictors")]
+mod predictor;
+
 use crate::flags::reading::{Chunks, ReadingArgs};
 use crate::outcome::{Ending, UsageError};
 use crate::ui::output::{TextOutput, note};
@@ -21,19 +24,20 @@ pub(super) const EXAMPLES: &str = "\
 Examples:
   sluice sparsify -m model.gguf -f text.txt
   sluice sparsify -m model.gguf -f text.txt --density 0.5 --signal contribution
+  sluice sparsify -m model.gguf -f text.txt --predictor ridge
   sluice run -m model.gguf --sparse threshold -p \"Once upon a time\"";
 
 #[derive(Debug, Args)]
 pub(crate) struct SparsifyArgs {
     #[command(flatten)]
     reading: ReadingArgs,
-    /// Set the file to write; by default MODEL.sparse.json beside the model
+    /// Set the file to write; by default MODEL.sparse.json beside the model, or MODEL.sparse.gguf for a predictor
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Set the divergence from the whole model that thresholds may cause, in nats per token [default: 0.01]
     #[arg(long, value_name = "NATS", conflicts_with = "density", value_parser = positive)]
     target_kl: Option<f64>,
-    /// Set the share of neurons to keep
+    /// Set the share of neurons to keep; for a predictor, the share that counts as active
     #[arg(long, value_name = "SHARE", value_parser = share)]
     density: Option<f64>,
     /// Set what tells how much a neuron matters: gate, product or contribution
@@ -42,6 +46,17 @@ pub(crate) struct SparsifyArgs {
     /// norm of its column of down. By default gate where the activation has zeros, else contribution.
     #[arg(long, value_name = "SIGNAL", value_parser = signal)]
     signal: Option<NeuronSignal>,
+    /// Make a predictor of active neurons instead: svd, ridge or sign, with a rank if wanted (ridge:128)
+    ///
+    /// For --sparse predictor. svd fits the weights of gates, ridge what the text makes of them; ridge is refined by logistic
+    /// regression where that chooses fewer neurons. sign takes the signs of the weights. Active neurons are those that are
+    /// not 0; where the activation has no zeros, the --density share of each token that adds the most. The rank is by
+    /// default a 32nd of the model's width. Layers that miss the recall are named and stay dense.
+    #[arg(long, value_name = "KIND[:RANK]", conflicts_with_all = ["target_kl", "signal"])]
+    predictor: Option<String>,
+    /// Set the share of active neurons that a predictor has to choose in each layer [default: 0.95]
+    #[arg(long, value_name = "SHARE", requires = "predictor", value_parser = share)]
+    recall: Option<f64>,
     /// Overwrite the output file if it exists
     #[arg(long)]
     overwrite: bool,
@@ -55,6 +70,17 @@ pub(super) fn sparsify(args: &SparsifyArgs) -> anyhow::Result<Ending> {
         .is_some_and(SparseMode::is_approximate)
     {
         let why = "calibration reads the whole model: omit --sparse";
+        return Err(UsageError(why.to_owned()).into());
+    }
+    #[cfg(feature = "predictors")]
+    let asked = match args.predictor.as_deref().map(predictor::parse) {
+        Some(Err(why)) => return Err(UsageError(format!("--predictor: {why}")).into()),
+        Some(Ok(asked)) => Some(asked),
+        None => None,
+    };
+    #[cfg(not(feature = "predictors"))]
+    if args.predictor.is_some() || args.recall.is_some() {
+        let why = "--predictor: the Python package does not train predictors: use the program";
         return Err(UsageError(why.to_owned()).into());
     }
     let goal = match args.density {
@@ -76,6 +102,10 @@ pub(super) fn sparsify(args: &SparsifyArgs) -> anyhow::Result<Ending> {
     let Some(mut reading) = args.reading.begin_with(true, cut)? else {
         return Ok(Ending::Interrupted);
     };
+    #[cfg(feature = "predictors")]
+    if let Some(asked) = asked {
+        return predictor::make(args, asked, &mut reading);
+    }
     let model = reading.session.model().clone();
     let path = args.output.clone();
     let path = path.unwrap_or_else(|| SparseFile::beside(model.name().as_ref()));

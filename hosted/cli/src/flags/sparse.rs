@@ -17,12 +17,13 @@ pub(crate) struct SparseArgs {
     /// of their layer, from the file of `sluice sparsify`, or below threshold:X in all layers. target keeps the share of
     /// neurons that the file was made for, or target:SHARE, the largest of each row. top-k:N keeps N of each network.
     /// budget:SHARE leaves out the smallest contributions, up to an error of that share of the root of the sum of their
-    /// squares. Prompt caches are kept apart by mode.
+    /// squares. predictor computes the neurons that a predictor chooses from what the network reads, of
+    /// `sluice sparsify --predictor` or of a file of PowerInfer. Prompt caches are kept apart by mode.
     #[arg(long, value_name = "MODE[:VALUE]")]
     pub(crate) sparse: Option<SparseMode>,
-    /// Set the calibration file of --sparse threshold and target
+    /// Set the calibration file of --sparse threshold and target, or the predictor
     ///
-    /// As `sluice sparsify` writes it. By default MODEL.sparse.json beside the model.
+    /// As `sluice sparsify` writes them. By default MODEL.sparse.json and MODEL.sparse.gguf beside the model.
     #[arg(long, value_name = "FILE", requires = "sparse")]
     pub(crate) sparse_file: Option<PathBuf>,
 }

@@ -29,6 +29,7 @@ mod lora;
 mod lora_merge;
 mod lora_says;
 mod perplexity;
+mod predictor;
 mod presets;
 mod prompt_cache;
 mod prompts;

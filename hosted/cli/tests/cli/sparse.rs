@@ -66,7 +66,7 @@ fn what_cannot_be_skipped_is_an_error_that_says_what_to_do() {
         let not_packed = ["not stored by neuron", "sluice pack --ffn neuron"];
         fails(1, &[&args[..], &["exact"]].concat(), &not_packed);
         for (mode, part) in [
-            ("predictor", "predictor is not available yet"),
+            ("predictor:1", "predictor takes no value"),
             ("threshold:-1", "threshold takes a number of at least 0"),
             ("top-k", "top-k takes a number of neurons"),
             ("budget:2", "budget takes a share between 0 and 1"),

@@ -30,6 +30,8 @@ pub enum FfnLayout {
     Panels,
     /// Gates in panels, up by rows, down by neurons: what is zero can be left unread.
     Neurons,
+    /// As [`Self::Neurons`], with gates by rows as well: neurons that a predictor does not choose are not read at all.
+    Predicted,
 }
 
 /// Why a file was not packed or unpacked.

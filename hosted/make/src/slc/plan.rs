@@ -88,16 +88,21 @@ fn layouts(gguf: &Gguf<'_>, ffn: FfnLayout) -> Result<Vec<Layout>, SlcFileError>
     let layout = |info: TensorInfo<'_>| {
         let by_neuron = match ffn {
             FfnLayout::Panels => None,
-            FfnLayout::Neurons => by_neuron(gguf, &info)?,
+            FfnLayout::Neurons if is_gate(info.name) => None,
+            FfnLayout::Neurons | FfnLayout::Predicted => by_neuron(gguf, &info)?,
         };
         has_ffn |= by_neuron.is_some();
         Ok::<_, SlcFileError>(by_neuron.unwrap_or_else(|| Layout::of(&info, own_output)))
     };
     let layouts = gguf.tensors().map(layout).collect::<Result<_, _>>()?;
-    match ffn == FfnLayout::Neurons && !has_ffn {
+    match ffn != FfnLayout::Panels && !has_ffn {
         true => Err(SlcFileError::NoFeedForward),
         false => Ok(layouts),
     }
+}
+
+fn is_gate(name: &str) -> bool {
+    name.ends_with(".ffn_gate.weight")
 }
 
 /// The layout by row or by neuron of a tensor that gets one.

@@ -1,0 +1,478 @@
+//! Predictors: small matrices that tell from what a feed-forward network reads which of its neurons will be active.
+//!
+//! A layer's scores are `up · (down · x) + bias`, or `up · x` where there is no down; neurons whose score is above the
+//! layer's threshold are computed. They come from files of their own, `MODEL.sparse.gguf`, or are part of PowerInfer's
+//! model files: there x is the residual stream without a norm, and a ReLU stands between the two matrices.
+
+use super::arch::PowerInfer;
+use super::config::ModelConfig;
+use super::error::{ModelError, Name};
+use super::kind::Channel;
+use super::refs::{MatrixRef, VectorRef};
+use super::weight::Weight;
+use crate::gguf::source::TensorSource;
+use crate::gguf::{Gguf, TensorInfo};
+use crate::kernels::GgmlType;
+use crate::kernels::activation::ActivationKinds;
+use crate::kernels::bytes::{Pod, cast};
+use crate::kernels::panel::PanelLayout;
+use crate::memory::{ALIGN, Arena, MemoryPlan};
+use core::fmt;
+
+/// The key of the threshold of each layer's scores, in files of predictors.
+pub const THRESHOLDS: &str = "predictor.thresholds";
+
+/// What an engine needs to have room for a predictor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PredictorLimits {
+    /// Maximum rows of the first of its two matrices.
+    pub rank: usize,
+    /// The kinds of activations that its matrices read; empty for no predictor.
+    pub kinds: ActivationKinds,
+}
+
+impl PredictorLimits {
+    /// No predictor.
+    pub const NONE: Self = Self {
+        rank: 0,
+        kinds: ActivationKinds::empty(),
+    };
+
+    /// Whether there is a predictor.
+    pub const fn is_some(&self) -> bool {
+        !self.kinds.is_empty()
+    }
+}
+
+/// How much memory a predictor takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PredictorPlan {
+    /// Bytes of memory, aligned to [`ALIGN`].
+    pub memory_bytes: usize,
+    /// The room that engines need for it.
+    pub limits: PredictorLimits,
+    /// Layers that have one; the others are computed whole.
+    pub n_layer: usize,
+    weight_bytes: usize,
+    row_bytes: usize,
+}
+
+/// A layer's matrices, as plain numbers: a table of these is stored in the caller's memory.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct LayerRef {
+    down: MatrixRef,
+    up: MatrixRef,
+    /// The bits of an f32.
+    threshold: usize,
+}
+
+const _: () = assert!(size_of::<LayerRef>() == 23 * size_of::<usize>());
+// SAFETY: repr(C) of `usize` alone, without padding by the assertion above.
+unsafe impl Pod for LayerRef {}
+
+/// A predictor in the caller's memory. Immutable; every worker reads it.
+#[derive(Clone)]
+pub struct Predictor<'p> {
+    layers: &'p [LayerRef],
+    memory: &'p [u8],
+    limits: PredictorLimits,
+    is_of_stream: bool,
+}
+
+/// Two are equal that are in the same memory.
+impl PartialEq for Predictor<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        core::ptr::eq(self.layers, other.layers)
+    }
+}
+
+/// A layer's predictor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LayerPredictor<'p> {
+    /// (rank, n_embd); `None` where `up` reads the row itself.
+    pub(crate) down: Option<Weight<'p>>,
+    /// (n_ff, rank)
+    pub(crate) up: Weight<'p>,
+    /// Neurons with scores above it are computed.
+    pub(crate) threshold: f32,
+}
+
+impl fmt::Debug for Predictor<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Predictor")
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+impl PredictorPlan {
+    /// Sizes for the predictor in `gguf` of the model `config`: a file of predictors, or a model file of PowerInfer.
+    ///
+    /// # Errors
+    /// A tensor that does not fit the model, by name; a file without predictors.
+    pub fn new(gguf: &Gguf<'_>, config: &ModelConfig) -> Result<Self, ModelError> {
+        let mut plan = Self {
+            memory_bytes: 0,
+            limits: PredictorLimits::NONE,
+            n_layer: 0,
+            weight_bytes: 0,
+            row_bytes: 0,
+        };
+        let names = Names::of(gguf);
+        for layer in 0..config.n_layer() {
+            let Some(tensors) = names.layer(gguf, config, layer)? else {
+                continue;
+            };
+            plan.n_layer += 1;
+            for (tensor, layout) in tensors.matrices() {
+                plan.add(layout.bytes());
+                plan.row_bytes = plan.row_bytes.max(tensor.row_bytes() as usize);
+                plan.limits.kinds |= ActivationKinds::for_weights(layout.ty());
+            }
+            if let Some((_, down)) = tensors.down {
+                plan.limits.rank = plan.limits.rank.max(down.n_rows());
+            }
+            if tensors.bias.is_some() {
+                plan.add(4 * tensors.up.1.n_rows());
+            }
+        }
+        if plan.n_layer == 0 {
+            let name = names.tensor(0, names.up, "weight");
+            return Err(ModelError::MissingTensor { name });
+        }
+        let mut memory = MemoryPlan::new();
+        memory.slice::<LayerRef>(config.n_layer())?;
+        memory.slice::<u8>(plan.weight_bytes)?;
+        memory.slice::<u8>(plan.row_bytes)?;
+        plan.memory_bytes = memory.bytes();
+        Ok(plan)
+    }
+
+    /// Makes room for `bytes`, after what is there. Sums of tensors that a file holds stay far below the address space.
+    const fn add(&mut self, bytes: usize) {
+        self.weight_bytes += bytes.next_multiple_of(ALIGN);
+    }
+}
+
+impl<'p> Predictor<'p> {
+    /// Reads the predictor of the model `config` from a file into memory as large as [`PredictorPlan`] says, zeroed and
+    /// aligned to [`ALIGN`].
+    ///
+    /// # Errors
+    /// As [`PredictorPlan::new`]; weights and thresholds that are not finite; memory that is misaligned or too small.
+    pub fn load(
+        gguf: &Gguf<'_>,
+        config: &ModelConfig,
+        source: &dyn TensorSource,
+        memory: &'p mut [u8],
+    ) -> Result<Self, ModelError> {
+        let plan = PredictorPlan::new(gguf, config)?;
+        let names = Names::of(gguf);
+        let mut arena = Arena::new(memory)?;
+        let layers = arena.slice(config.n_layer(), LayerRef::EMPTY)?;
+        let weights = arena.bytes(plan.weight_bytes)?;
+        let row = arena.bytes(plan.row_bytes)?;
+        let mut end = 0;
+        for (layer, place) in layers.iter_mut().enumerate() {
+            let Some(tensors) = names.layer(gguf, config, layer)? else {
+                continue;
+            };
+            let mut reader = Reader {
+                source,
+                weights,
+                row,
+                end,
+            };
+            let bias = match &tensors.bias {
+                Some(bias) => Some(reader.vector(bias, tensors.up.1.n_rows())?),
+                None => None,
+            };
+            place.up = reader.matrix(&tensors.up, bias)?;
+            if let Some(down) = &tensors.down {
+                place.down = reader.matrix(down, None)?;
+            }
+            place.threshold = threshold(gguf, names.is_of_stream, layer)?.to_bits() as usize;
+            end = reader.end;
+        }
+        Ok(Self {
+            layers,
+            memory: weights,
+            limits: plan.limits,
+            is_of_stream: names.is_of_stream,
+        })
+    }
+
+    /// The room that engines need for it.
+    pub const fn limits(&self) -> PredictorLimits {
+        self.limits
+    }
+
+    /// Whether a layer has one; the others are computed whole.
+    pub fn has_layer(&self, layer: usize) -> bool {
+        self.layers
+            .get(layer)
+            .is_some_and(|layer| layer.up.is_there())
+    }
+
+    /// Whether it reads the stream before the network's norm, with a ReLU between its matrices, as PowerInfer's do.
+    pub(crate) const fn is_of_stream(&self) -> bool {
+        self.is_of_stream
+    }
+
+    /// The predictor of a layer, if it has one.
+    pub(crate) fn layer(&self, layer: usize) -> Option<LayerPredictor<'p>> {
+        let layer = self.layers.get(layer).filter(|layer| layer.up.is_there())?;
+        #[expect(clippy::cast_possible_truncation, reason = "made from 32 bits")]
+        let threshold = f32::from_bits(layer.threshold as u32);
+        Some(LayerPredictor {
+            down: layer
+                .down
+                .is_there()
+                .then(|| layer.down.weight(self.memory)),
+            up: layer.up.weight(self.memory),
+            threshold,
+        })
+    }
+
+    /// Whether its matrices are as wide as a model's.
+    pub(crate) fn fits(&self, config: &ModelConfig) -> bool {
+        let fits = |(index, layer): (usize, &LayerRef)| {
+            let is_whole = !layer.up.is_there();
+            let first = match layer.down.is_there() {
+                true => layer.down,
+                false => layer.up,
+            };
+            is_whole
+                || n_ff(config, index) == Some(layer.up.layout().n_rows())
+                    && first.layout().n_cols() == config.n_embd
+        };
+        self.layers.len() == config.n_layer() && self.layers.iter().enumerate().all(fits)
+    }
+}
+
+impl LayerRef {
+    const EMPTY: Self = Self {
+        down: MatrixRef::EMPTY,
+        up: MatrixRef::EMPTY,
+        threshold: 0,
+    };
+}
+
+/// Neurons of a layer's dense network.
+fn n_ff(config: &ModelConfig, layer: usize) -> Option<usize> {
+    match &config.kind(layer).channel {
+        Channel::Ffn(shape) => Some(shape.n_ff),
+        Channel::Experts(_) | Channel::None => None,
+    }
+}
+
+/// The threshold of a layer's scores.
+fn threshold(gguf: &Gguf<'_>, is_of_stream: bool, layer: usize) -> Result<f32, ModelError> {
+    let (key, value) = match is_of_stream {
+        true => {
+            let key = PowerInfer::THRESHOLD;
+            (key, gguf.f32(key)?)
+        }
+        false => {
+            let thresholds = gguf.array(THRESHOLDS)?;
+            let value = thresholds
+                .get(layer as u64)
+                .and_then(|value| value.as_f32());
+            // A list that is too short is refused like a number that is not one.
+            (THRESHOLDS, value.unwrap_or(f32::NAN))
+        }
+    };
+    if value.is_finite() {
+        return Ok(value);
+    }
+    Err(ModelError::Setting {
+        key: key.into(),
+        value: value.into(),
+        expected: "a finite number for each layer",
+    })
+}
+
+/// The names of a file's tensors.
+struct Names {
+    down: &'static str,
+    up: &'static str,
+    is_of_stream: bool,
+}
+
+/// A matrix and its layout.
+type Matrix<'a> = (TensorInfo<'a>, PanelLayout);
+
+/// The tensors of a layer.
+struct Tensors<'a> {
+    down: Option<Matrix<'a>>,
+    up: Matrix<'a>,
+    bias: Option<TensorInfo<'a>>,
+}
+
+impl<'a> Tensors<'a> {
+    fn matrices(&self) -> impl Iterator<Item = &Matrix<'a>> {
+        self.down.iter().chain([&self.up])
+    }
+}
+
+impl Names {
+    fn of(gguf: &Gguf<'_>) -> Self {
+        match PowerInfer::of(gguf) {
+            Some(file) if file.n_predictors > 0 => Self {
+                down: "fc1",
+                up: "fc2",
+                is_of_stream: true,
+            },
+            _ => Self {
+                down: "ffn_pred_down",
+                up: "ffn_pred_up",
+                is_of_stream: false,
+            },
+        }
+    }
+
+    fn tensor(&self, block: usize, part: &str, kind: &str) -> Name {
+        Name::format(format_args!("blk.{block}.{part}.{kind}"))
+    }
+
+    /// The tensors of a layer, which must fit it; `None` if it has none.
+    fn layer<'a>(
+        &self,
+        gguf: &Gguf<'a>,
+        config: &ModelConfig,
+        layer: usize,
+    ) -> Result<Option<Tensors<'a>>, ModelError> {
+        let block = config.block(layer);
+        let find = |part, kind| {
+            let name = self.tensor(block, part, kind);
+            gguf.tensor(name.as_str())
+        };
+        let (up, down) = (find(self.up, "weight"), find(self.down, "weight"));
+        let Some(up) = up else {
+            return match down {
+                None => Ok(None),
+                Some(_) => Err(ModelError::MissingTensor {
+                    name: self.tensor(block, self.up, "weight"),
+                }),
+            };
+        };
+        let name = Name::from(up.name);
+        let Some(n_ff) = n_ff(config, layer) else {
+            let what = "a predictor of a layer without a dense network";
+            return Err(ModelError::NotImplemented { what, name });
+        };
+        let rank = match &down {
+            // Far below 2^64: the file holds it.
+            Some(down) => usize::try_from(down.n_rows()).unwrap_or(usize::MAX),
+            None => config.n_embd,
+        };
+        let bias = find(self.up, "bias");
+        if let Some(bias) = &bias {
+            check_shape(bias, 1, n_ff)?;
+            if bias.ty != GgmlType::F32 {
+                return Err(ModelError::TensorType {
+                    name: bias.name.into(),
+                    expected: GgmlType::F32,
+                    found: bias.ty,
+                });
+            }
+        }
+        Ok(Some(Tensors {
+            up: matrix(up, n_ff, rank)?,
+            down: match down {
+                Some(down) => Some(matrix(down, rank, config.n_embd)?),
+                None => None,
+            },
+            bias,
+        }))
+    }
+}
+
+fn check_shape(tensor: &TensorInfo<'_>, n_rows: usize, n_cols: usize) -> Result<(), ModelError> {
+    let (expected, found) = (
+        [n_rows as u64, n_cols as u64],
+        [tensor.n_rows(), tensor.dims[0]],
+    );
+    match expected == found && n_rows > 0 {
+        true => Ok(()),
+        false => Err(ModelError::TensorShape {
+            name: tensor.name.into(),
+            expected,
+            found,
+        }),
+    }
+}
+
+fn matrix<'a>(
+    tensor: TensorInfo<'a>,
+    n_rows: usize,
+    n_cols: usize,
+) -> Result<Matrix<'a>, ModelError> {
+    check_shape(&tensor, n_rows, n_cols)?;
+    match PanelLayout::new(tensor.ty, n_rows, n_cols) {
+        Ok(layout) => Ok((tensor, layout)),
+        Err(error) => Err(ModelError::Panel {
+            name: tensor.name.into(),
+            error,
+        }),
+    }
+}
+
+/// Reads tensors into memory, one after the other.
+struct Reader<'r> {
+    source: &'r dyn TensorSource,
+    weights: &'r mut [u8],
+    row: &'r mut [u8],
+    end: usize,
+}
+
+impl Reader<'_> {
+    /// The place of the next `len` bytes.
+    fn place(&mut self, len: usize) -> usize {
+        let start = self.end;
+        self.end += len.next_multiple_of(ALIGN);
+        start
+    }
+
+    fn matrix(
+        &mut self,
+        (tensor, layout): &Matrix<'_>,
+        bias: Option<VectorRef>,
+    ) -> Result<MatrixRef, ModelError> {
+        let offset = self.place(layout.bytes());
+        let row = &mut self.row[..layout.gguf_row_bytes()];
+        for index in 0..layout.n_rows() {
+            read(self.source, tensor, (index * row.len()) as u64, row)?;
+            let band = layout.byte_range(layout.band(index));
+            let band = &mut self.weights[offset + band.start..offset + band.end];
+            layout.pack_row(index, row, band);
+        }
+        Ok(MatrixRef::new(layout, offset, bias))
+    }
+
+    fn vector(&mut self, tensor: &TensorInfo<'_>, len: usize) -> Result<VectorRef, ModelError> {
+        let offset = self.place(4 * len);
+        let bytes = &mut self.weights[offset..][..4 * len];
+        read(self.source, tensor, 0, bytes)?;
+        match cast::<f32>(bytes).iter().all(|x| x.is_finite()) {
+            true => Ok(VectorRef { offset, len }),
+            false => Err(ModelError::WeightNotFinite {
+                name: tensor.name.into(),
+            }),
+        }
+    }
+}
+
+fn read(
+    source: &dyn TensorSource,
+    tensor: &TensorInfo<'_>,
+    at: u64,
+    into: &mut [u8],
+) -> Result<(), ModelError> {
+    let result = source.read(tensor.offset + at, into);
+    result.map_err(|error| ModelError::Source {
+        name: tensor.name.into(),
+        error,
+    })
+}
