@@ -329,7 +329,7 @@ fn files_and_profiles_that_do_not_fit_are_named() {
 }
 
 #[test]
-fn orders_that_are_none_are_refused() {
+fn orders_that_are_not_permutations_are_refused() {
     let (wide, config) = small();
     let base = wide.bytes();
     let hot = Hot::new(&gguf(&base), &profile(&config), 0.3).unwrap();

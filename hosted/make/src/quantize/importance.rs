@@ -92,7 +92,7 @@ impl Importance {
 }
 
 impl Importance {
-    /// Adds the sums of another run; an error says how many columns or matrices differ.
+    /// Adds the sums of another run. An error has the numbers of columns or matrices that differ.
     fn add(&mut self, mut other: Self) -> Result<(), String> {
         // The older format has one count for all experts.
         let n_matrices = self.counts.len().max(other.counts.len());
