@@ -171,7 +171,7 @@ fn record_order(
     }
     if !args.in_file.is_empty() && matrix.neuron_order != order {
         bail!(
-            "{}: its neurons have another order than those of the model of --in-file",
+            "{}: its neurons have another order than the model of --in-file",
             model.name()
         );
     }

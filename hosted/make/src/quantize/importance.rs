@@ -237,7 +237,7 @@ impl ImportanceMatrix {
     /// The two are for different models; the error names the weight.
     pub fn merge(&mut self, other: Self) -> Result<(), ImportanceError> {
         if !self.weights.is_empty() && self.neuron_order != other.neuron_order {
-            let reason = "the neurons of its model have another order than those of the others";
+            let reason = "its model has another order of neurons than the others'";
             return Err(malformed(Path::new(&other.file), reason.into()));
         }
         self.neuron_order = other.neuron_order;

@@ -72,7 +72,7 @@ pub(super) fn check_order(
     };
     if importance.neuron_order != order.map(|order| order.digest()) {
         bail!(
-            "{}: the neurons of its model have another order than those of {}: collect it on that file",
+            "{}: its model has another order of neurons than {}: collect it on that file",
             importance.file,
             file.name()
         );
