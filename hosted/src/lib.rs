@@ -47,6 +47,7 @@ pub mod identity;
 mod idle_hash;
 mod load;
 pub mod model;
+pub mod neurons;
 mod next_token;
 mod owned;
 pub mod rank;

@@ -16,6 +16,7 @@ mod gguf;
 pub mod infq;
 mod loaded;
 mod numbers;
+mod ordered;
 mod packing;
 mod places;
 mod sink;

@@ -6,9 +6,11 @@ use super::error::AdapterLoadError;
 use super::factors::{AdapterFile, Factors};
 use super::files::read_pairs;
 use super::loaded::{LoadedAdapter, PairsIn, Precision};
+use super::ordered::in_order;
 use super::places::{Place, TOKEN_EMBD, is_idle, places};
 use super::sink::{AdapterOrigin, PairOrder, PairSink};
 use crate::host::memory::{AlignedMemory, OutOfMemory};
+use crate::neurons::NeuronOrder;
 use core::ops::Range;
 use sluice_core::engine::{AdapterEmbedding, AdapterPair};
 use sluice_core::kernels::lora::{LoraMatrix, LoraType};
@@ -18,7 +20,8 @@ use std::path::Path;
 
 impl LoadedAdapter {
     /// Reads a GGUF file or an INFQ directory and packs it for a model, one pair of matrices at a time. Also returns
-    /// warnings about settings that have no effect, a sentence each.
+    /// warnings about settings that have no effect, a sentence each. Use [`Packing::ordered`] for a file that has
+    /// another order of neurons than its model.
     ///
     /// # Errors
     /// [`AdapterLoadError`]: it cannot be read, or does not fit the model.
@@ -32,7 +35,8 @@ impl LoadedAdapter {
         Ok((packing.finish()?, warnings))
     }
 
-    /// Checks `file` against a model and packs it. Takes milliseconds, and none of the engine's time.
+    /// Checks `file` against a model and packs it. Takes milliseconds, and none of the engine's time. Use
+    /// [`Packing::ordered`] for a file that has another order of neurons than its model.
     ///
     /// # Errors
     /// [`AdapterLoadError`], which names the tensor.
@@ -54,6 +58,7 @@ impl LoadedAdapter {
 #[derive(Debug)]
 pub struct Packing<'c> {
     config: &'c ModelConfig,
+    order: Option<NeuronOrder>,
     path: String,
     precision: Precision,
     memory: Chunks,
@@ -88,12 +93,19 @@ impl<'c> Packing<'c> {
     pub fn new(config: &'c ModelConfig, path: &str, precision: Precision) -> Self {
         Self {
             config,
+            order: None,
             path: path.into(),
             precision,
             memory: Chunks::default(),
             pairs: Vec::new(),
             embedding: None,
         }
+    }
+
+    /// For a file whose neurons are in `order`; adapters are made for the model's own.
+    #[must_use]
+    pub fn ordered(self, order: Option<NeuronOrder>) -> Self {
+        Self { order, ..self }
     }
 
     /// An adapter for models of no stated architecture fits any.
@@ -129,6 +141,7 @@ impl<'c> Packing<'c> {
         let n_cols = places[0].n_cols;
         let found = [factors.n_rows(), factors.n_cols()];
         self.check_shape(factors, [n_rows, n_cols], found)?;
+        let factors = &*in_order(self.order.as_ref(), factors, &places);
         let rank = factors.rank;
         // All of them read the same A.
         let a = self.pack(&factors.a, [rank, n_cols], factors)?;

@@ -4,6 +4,7 @@
 #![expect(clippy::print_stdout, reason = "figures for a run with --nocapture")]
 
 mod goldens;
+mod hot;
 mod merges;
 
 use sluice::adapter::{

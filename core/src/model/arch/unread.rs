@@ -88,8 +88,8 @@ const READ: &[&str] = words!(
 
 /// Describes the file or its making, or repeats what the shapes of tensors say.
 const WITHOUT_EFFECT: &[&str] = words!(
-    "embedding_length_out expert_feed_forward_length rope.scaling.finetuned tensor_data_layout \
-     vocab_size"
+    "embedding_length_out expert_feed_forward_length hot_neuron_count neuron_order \
+     rope.scaling.finetuned tensor_data_layout vocab_size"
 );
 
 /// Settings that other architectures use.

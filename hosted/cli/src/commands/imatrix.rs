@@ -1,13 +1,14 @@
 //! `sluice imatrix`: measures the importance of each column of each weight.
 
-use crate::flags::reading::ReadingArgs;
+use crate::flags::reading::{Reading, ReadingArgs};
 use crate::outcome::{Ending, UsageError};
 use crate::ui::output::{TextOutput, note};
 use crate::ui::progress::WorkBar;
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 use sluice::evaluate::EvaluateError;
 use sluice::file::{OutputError, OutputFile};
+use sluice::neurons::NeuronOrder;
 use sluice_make::quantize::{Collector, ImportanceFormat, ImportanceMatrix};
 use std::path::{Path, PathBuf};
 
@@ -87,7 +88,7 @@ pub(super) fn imatrix(args: &ImatrixArgs) -> anyhow::Result<Ending> {
     let writes = reads || args.output.is_some() || !args.show_statistics;
     let output = writes.then(|| args.create(path)).transpose()?;
     if reads {
-        let Some(collector) = collect(&args.reading, args.process_output, &mut matrix)? else {
+        let Some(collector) = collect(args, &mut matrix)? else {
             note(format_args!(
                 "interrupted; {} was not written",
                 path.display()
@@ -125,14 +126,12 @@ pub(super) fn imatrix(args: &ImatrixArgs) -> anyhow::Result<Ending> {
 }
 
 /// Collects importance while the model reads the text. `None` after Ctrl-C.
-fn collect(
-    reading: &ReadingArgs,
-    process_output: bool,
-    matrix: &mut ImportanceMatrix,
-) -> anyhow::Result<Option<Collector>> {
-    let Some(mut reading) = reading.begin(true)? else {
+fn collect(args: &ImatrixArgs, matrix: &mut ImportanceMatrix) -> anyhow::Result<Option<Collector>> {
+    let process_output = args.process_output;
+    let Some(mut reading) = args.reading.begin(true)? else {
         return Ok(None);
     };
+    record_order(args, &reading, matrix)?;
     let collector = Collector::new(reading.session.model().config(), process_output);
     let (chunks, len) = (reading.chunks.slices(), reading.chunks.len);
     let mut bar = WorkBar::new("reading", chunks.len() as u64);
@@ -152,6 +151,32 @@ fn collect(
     matrix.chunk_count += u32::try_from(chunks.len()).context("too many chunks")?;
     matrix.chunk_size = u32::try_from(len).context("chunks are too long")?;
     Ok(Some(collector))
+}
+
+/// Records the order of the model's neurons, where it is not the model's own.
+fn record_order(
+    args: &ImatrixArgs,
+    reading: &Reading,
+    matrix: &mut ImportanceMatrix,
+) -> anyhow::Result<()> {
+    let model = reading.session.model();
+    let order = NeuronOrder::of(model.gguf(), model.config());
+    let order = order.with_context(|| model.name().to_owned())?;
+    let order = order.map(|order| order.digest());
+    if order.is_some() && args.format() == ImportanceFormat::Legacy {
+        bail!(
+            "{}: its neurons are ordered by activity, which a .dat file cannot record: write a .gguf file",
+            model.name()
+        );
+    }
+    if !args.in_file.is_empty() && matrix.neuron_order != order {
+        bail!(
+            "{}: its neurons have another order than the model of --in-file",
+            model.name()
+        );
+    }
+    matrix.neuron_order = order;
+    Ok(())
 }
 
 /// For each weight: mean and largest importance of its columns, and the percentage of columns that hold

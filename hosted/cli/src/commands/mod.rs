@@ -165,6 +165,7 @@ Examples:
   sluice quantize model-f16.gguf model-q4.gguf Q4_K_M
   sluice quantize --imatrix imatrix.gguf --tensor-type attn_v=Q6_K model-f16.gguf out.gguf Q3_K_S
   sluice quantize --bits-per-weight 3.6 --calibrate text.txt model-f16.gguf out.gguf
+  sluice quantize --hot 20% --profile imatrix.gguf model-f16.gguf out.gguf Q4_0
   sluice quantize --dry-run model-f16.gguf Q5_K_M";
 
 fn quantize_help() -> String {

@@ -18,6 +18,7 @@ mod gate;
 mod gguf_split;
 mod hash;
 mod hints;
+mod hot;
 mod imatrix;
 mod import;
 mod input;

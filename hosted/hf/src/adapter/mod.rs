@@ -30,6 +30,7 @@ use sluice::adapter::{
 };
 use sluice::file::ModelFile;
 use sluice::model::ModelSource;
+use sluice::neurons::NeuronOrder;
 use std::path::Path;
 
 /// Reads an adapter as [`read()`] does and packs it for `model`, one pair of matrices at a time, which takes less
@@ -43,7 +44,11 @@ pub fn load(
     model: &ModelSource,
     precision: Precision,
 ) -> Result<(LoadedAdapter, Vec<String>), AdapterLoadError> {
-    let mut packing = Packing::new(model.config(), &path.display().to_string(), precision);
+    let order = NeuronOrder::of(model.gguf(), model.config());
+    let order =
+        order.map_err(|error| AdapterLoadError::key(model.name(), error.key, error.what))?;
+    let packing = Packing::new(model.config(), &path.display().to_string(), precision);
+    let mut packing = packing.ordered(order);
     let warnings = read_into(path, base, Some(model.file()), &mut packing)?;
     Ok((packing.finish()?, warnings))
 }

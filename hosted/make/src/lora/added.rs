@@ -4,6 +4,7 @@ use super::{LoraError, Matrices};
 use core::cell::OnceCell;
 use core::ops::Range;
 use sluice::adapter::{AdapterFile, AdapterLoadError, Factors, rows_in_file, transposed};
+use sluice::neurons::NEURON_ORDER;
 use sluice_core::gguf::Gguf;
 use sluice_core::model::ModelConfig;
 use sluice_hf::adapter::{AdapterStart, Edit, MergeAdapter, TensorEdit, WholeTensor};
@@ -91,10 +92,31 @@ pub(super) fn by_tensor<'m>(
             put_edit(file, edit, *factor, gguf, &mut found)?;
         }
     }
+    let is_ordered = is_ordered(gguf);
     for (tensor, all) in &found {
         check_replaced(tensor, all)?;
+        if is_ordered && is_of_neurons(tensor) {
+            return Err(LoraError::CannotSay {
+                tensor: tensor.clone(),
+                what: "has its neurons ordered by activity: merge into the file that this one was made from".into(),
+            });
+        }
     }
     Ok(found)
+}
+
+/// Whether the neurons of a file have another order than those that adapters are made for.
+fn is_ordered(gguf: &Gguf<'_>) -> bool {
+    let is_order = |key: &str| {
+        key.rsplit_once('.')
+            .is_some_and(|(_, key)| key == NEURON_ORDER)
+    };
+    gguf.metadata().any(|(key, _)| is_order(key))
+}
+
+/// Whether a tensor belongs to a feed-forward network outside of experts.
+fn is_of_neurons(tensor: &str) -> bool {
+    tensor.contains(".ffn_") && !tensor.contains("_exps")
 }
 
 /// Assigns an edit to its tensor.

@@ -2,11 +2,11 @@
 
 use super::importance::{Importance, ImportanceMatrix};
 use sluice_core::engine::{Observer, SiteInput};
-use sluice_core::model::{ModelConfig, Site};
+use sluice_core::model::{Input, ModelConfig, Site};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Adds up the squares of the inputs of linear layers; changes no output.
+/// Adds up the squares of the inputs of linear layers, and counts how often each neuron is not 0; changes no output.
 ///
 /// Sums do not depend on the number of workers: a single worker processes all rows of a matrix, in token order. Each
 /// expert has its own sums, over the tokens routed to it.
@@ -21,6 +21,8 @@ pub struct Collector {
 #[derive(Clone, Debug, Default)]
 struct Sums {
     squares: Vec<f64>,
+    /// Rows in which a neuron was not 0; empty where the input is not of neurons.
+    active: Vec<u32>,
     count: u64,
 }
 
@@ -74,8 +76,19 @@ fn add(
         return;
     };
     let weight = weights.entry(name.into()).or_default();
+    // Counts of this run alone would not fit the sums of all runs.
+    let is_counted = weight.counts.is_empty() || !weight.active.is_empty();
     weight.sums.resize(n_matrices * n_columns, 0.0);
     weight.counts.resize(n_matrices, 0.0);
+    if is_counted && matrices.iter().any(|sums| !sums.active.is_empty()) {
+        weight.active.resize(n_matrices * n_columns, 0.0);
+        let into = weight.active.chunks_exact_mut(n_columns);
+        for (into, sums) in into.zip(matrices) {
+            #[expect(clippy::cast_precision_loss, reason = "files hold f32")]
+            let add = |(into, n): (&mut f32, &u32)| *into += *n as f32;
+            into.iter_mut().zip(&sums.active).for_each(add);
+        }
+    }
     let into = weight.sums.chunks_exact_mut(n_columns);
     for ((sums, into), count) in matrices.iter().zip(into).zip(&mut weight.counts) {
         for (into, sum) in into.iter_mut().zip(&sums.squares) {
@@ -102,6 +115,12 @@ impl Observer for Collector {
             sums.count += 1;
             for (sum, x) in sums.squares.iter_mut().zip(input) {
                 *sum += f64::from(*x) * f64::from(*x);
+            }
+            if seen.site.input() == Input::Neurons && seen.site != Site::LayerInputProj {
+                sums.active.resize(input.len(), 0);
+                for (n, x) in sums.active.iter_mut().zip(input) {
+                    *n += u32::from(*x != 0.0);
+                }
             }
         };
         if let Some(place) = IN_LAYER.iter().position(|site| *site == seen.site) {

@@ -6,7 +6,9 @@
 //!
 //! GGUF: for each weight `NAME` a tensor `NAME.in_sum2` (columns, experts) of sums of squares and
 //! one `NAME.counts` (1, experts) of how many rows were added, all f32; metadata `imatrix.datasets`,
-//! `imatrix.chunk_count`, `imatrix.chunk_size`.
+//! `imatrix.chunk_count`, `imatrix.chunk_size`. Down projections have a tensor `NAME.active` (columns, experts) in addition:
+//! the rows in which each neuron was not 0. A file of which the neurons have another order than the model's gives
+//! `imatrix.neuron_order`, a number of that order. llama.cpp ignores both.
 
 mod legacy;
 
@@ -14,7 +16,7 @@ use sluice::file::{
     FileError, GgufHeader, LoadMode, MetaValue, ModelFile, OutputError, OutputFile,
 };
 use sluice_core::gguf::source::{SliceSource, TensorSource};
-use sluice_core::gguf::{Gguf, GgufErrorKind, TensorInfo};
+use sluice_core::gguf::{Gguf, GgufErrorKind, TensorInfo, optional};
 use sluice_core::kernels::GgmlType;
 use std::collections::BTreeMap;
 use std::io;
@@ -27,6 +29,8 @@ pub struct Importance {
     pub sums: Vec<f32>,
     /// Rows that were added up, for each matrix.
     pub counts: Vec<f32>,
+    /// Of down projections, the rows in which each column was not 0: (matrices, columns). Empty if they were not counted.
+    pub active: Vec<f32>,
 }
 
 /// Importance by name of weight.
@@ -40,6 +44,8 @@ pub struct ImportanceMatrix {
     pub chunk_count: u32,
     /// Tokens per chunk.
     pub chunk_size: u32,
+    /// [`NeuronOrder::digest`](sluice::neurons::NeuronOrder::digest) of the model's file; `None` for a model's own order.
+    pub neuron_order: Option<u64>,
     /// The file it was read from.
     pub file: String,
 }
@@ -86,6 +92,35 @@ impl Importance {
 }
 
 impl Importance {
+    /// Adds the sums of another run. An error has the numbers of columns or matrices that differ.
+    fn add(&mut self, mut other: Self) -> Result<(), String> {
+        // The older format has one count for all experts.
+        let n_matrices = self.counts.len().max(other.counts.len());
+        for counts in [&mut self.counts, &mut other.counts] {
+            if let [count] = **counts {
+                counts.resize(n_matrices, count);
+            }
+        }
+        let [ours, theirs] = [&*self, &other].map(|weight| weight.sums.len());
+        if ours != theirs {
+            return Err(format!("{theirs} columns, others {ours}"));
+        }
+        let [ours, theirs] = [&*self, &other].map(|weight| weight.counts.len());
+        if ours != theirs {
+            return Err(format!("{theirs} matrices, others {ours}"));
+        }
+        let add = |into: &mut Vec<f32>, more: Vec<f32>| {
+            into.iter_mut().zip(more).for_each(|(into, x)| *into += x);
+        };
+        add(&mut self.sums, other.sums);
+        add(&mut self.counts, other.counts);
+        if other.active.is_empty() {
+            self.active.clear();
+        }
+        add(&mut self.active, other.active);
+        Ok(())
+    }
+
     /// Mean squares of the columns of each of `n_matrices`. A single count applies to all of them.
     pub(super) fn by_matrix(&self, n_matrices: usize) -> Vec<Vec<f32>> {
         let n_columns = self.sums.len() / n_matrices;
@@ -137,7 +172,10 @@ impl ImportanceMatrix {
     /// The name of the first weight whose numbers cannot.
     pub fn checked(self) -> Result<Self, String> {
         let is_none = |x: &f32| !x.is_finite() || *x < 0.0;
-        let wrong = |weight: &Importance| weight.sums.iter().chain(&weight.counts).any(is_none);
+        let wrong = |weight: &Importance| {
+            let numbers = weight.sums.iter().chain(&weight.counts);
+            numbers.chain(&weight.active).any(is_none)
+        };
         match self.weights.iter().find(|(_, weight)| wrong(weight)) {
             Some((name, _)) => Err(format!("{name} has values that are not sums of squares")),
             None => Ok(self),
@@ -156,6 +194,7 @@ impl ImportanceMatrix {
             datasets: datasets.collect(),
             chunk_count: number(CHUNK_COUNT)?,
             chunk_size: number(CHUNK_SIZE)?,
+            neuron_order: optional(gguf.u64(ORDER)).map_err(|error| error.to_string())?,
             ..Self::default()
         };
         // Looking up one tensor scans the file; for a hostile file with many, that would take minutes.
@@ -173,9 +212,18 @@ impl ImportanceMatrix {
             if counts.is_empty() || sums.len() % counts.len() != 0 {
                 return Err(format!("{name}: {} counts", counts.len()));
             }
-            matrix
-                .weights
-                .insert(name.into(), Importance { sums, counts });
+            let active = all.get(&*format!("{name}{ACTIVE}"));
+            let active = active.map(|active| read_floats(source, active));
+            let active = active.transpose()?.unwrap_or_default();
+            if !active.is_empty() && active.len() != sums.len() {
+                return Err(format!("{name}: {} counts of active neurons", active.len()));
+            }
+            let weight = Importance {
+                sums,
+                counts,
+                active,
+            };
+            matrix.weights.insert(name.into(), weight);
         }
         if matrix.weights.is_empty() {
             return Err("it names no weights".into());
@@ -183,51 +231,23 @@ impl ImportanceMatrix {
         Ok(matrix)
     }
 
-    /// Adds the sums of another run.
+    /// Adds the sums of another run. Neurons that one of the two did not count are not counted in the sum.
     ///
     /// # Errors
     /// The two are for different models; the error names the weight.
     pub fn merge(&mut self, other: Self) -> Result<(), ImportanceError> {
+        if !self.weights.is_empty() && self.neuron_order != other.neuron_order {
+            let reason = "its model has another order of neurons than the others'";
+            return Err(malformed(Path::new(&other.file), reason.into()));
+        }
+        self.neuron_order = other.neuron_order;
         for (name, weight) in other.weights {
-            let into = self
-                .weights
-                .entry(name.clone())
-                .or_insert_with(|| Importance {
-                    sums: vec![0.0; weight.sums.len()],
-                    counts: vec![0.0; weight.counts.len()],
-                });
-            let mut weight = weight;
-            // The older format has one count for all experts.
-            let n_matrices = into.counts.len().max(weight.counts.len());
-            for counts in [&mut into.counts, &mut weight.counts] {
-                if let [count] = **counts {
-                    counts.resize(n_matrices, count);
-                }
-            }
-            if into.sums.len() != weight.sums.len() {
-                let reason = format!(
-                    "{name} has {} columns, others {}",
-                    weight.sums.len(),
-                    into.sums.len()
-                );
-                return Err(malformed(Path::new(&other.file), reason));
-            }
-            if into.counts.len() != weight.counts.len() {
-                let reason = format!(
-                    "{name} has {} matrices, others {}",
-                    weight.counts.len(),
-                    into.counts.len()
-                );
-                return Err(malformed(Path::new(&other.file), reason));
-            }
-            into.sums
-                .iter_mut()
-                .zip(weight.sums)
-                .for_each(|(into, x)| *into += x);
-            into.counts
-                .iter_mut()
-                .zip(weight.counts)
-                .for_each(|(into, n)| *into += n);
+            let Some(into) = self.weights.get_mut(&name) else {
+                self.weights.insert(name, weight);
+                continue;
+            };
+            let added = into.add(weight);
+            added.map_err(|why| malformed(Path::new(&other.file), format!("{name} has {why}")))?;
         }
         self.datasets.extend(other.datasets);
         self.chunk_count = self.chunk_count.saturating_add(other.chunk_count);
@@ -255,6 +275,9 @@ impl ImportanceMatrix {
         header.set(DATASETS, MetaValue::strings(&self.datasets));
         header.set(CHUNK_COUNT, self.chunk_count);
         header.set(CHUNK_SIZE, self.chunk_size);
+        if let Some(order) = self.neuron_order {
+            header.set(ORDER, order);
+        }
         for (name, weight) in &self.weights {
             let n_matrices = weight.counts.len() as u64;
             let n_columns = weight.sums.len() as u64 / n_matrices;
@@ -266,13 +289,19 @@ impl ImportanceMatrix {
             };
             add(SUMS, n_columns);
             add(COUNTS, 1);
+            if !weight.active.is_empty() {
+                add(ACTIVE, n_columns);
+            }
         }
         let writer = header.start(output)?;
         let bytes =
             |values: &[f32]| -> Vec<u8> { values.iter().flat_map(|x| x.to_le_bytes()).collect() };
-        for (i, weight) in self.weights.values().enumerate() {
-            writer.write(2 * i, 0, &bytes(&weight.sums))?;
-            writer.write(2 * i + 1, 0, &bytes(&weight.counts))?;
+        let tensors = self.weights.values().flat_map(|weight| {
+            let active = (!weight.active.is_empty()).then_some(&weight.active);
+            [&weight.sums, &weight.counts].into_iter().chain(active)
+        });
+        for (i, numbers) in tensors.enumerate() {
+            writer.write(i, 0, &bytes(numbers))?;
         }
         writer.finish()
     }
@@ -331,5 +360,7 @@ const CHUNK_COUNT: &str = "imatrix.chunk_count";
 const CHUNK_SIZE: &str = "imatrix.chunk_size";
 const SUMS: &str = ".in_sum2";
 const COUNTS: &str = ".counts";
+const ACTIVE: &str = ".active";
+const ORDER: &str = "imatrix.neuron_order";
 /// Far above the largest model's.
 const LEGACY_BYTES_MAX: u64 = 1 << 32;

@@ -4,7 +4,7 @@ use super::importance::ImportanceMatrix;
 use super::plan::{Plan, PlannedTensor};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use sluice::Team;
-use sluice::file::{GgufWriter, ModelFile, OutputError};
+use sluice::file::{GgufWriter, OutputError};
 use sluice::host::workers::WorkerPanicked;
 use sluice_core::gguf::source::{SourceError, TensorSource};
 use sluice_core::kernels::blocks::dequantize_row;
@@ -46,7 +46,7 @@ pub enum QuantizeFileError {
     Stopped,
 }
 
-/// Writes every tensor of `plan` from `file` to `writer`, whose header lists the same tensors in the same order.
+/// Writes every tensor of `plan` from `source` to `writer`, whose header lists the same tensors in the same order.
 /// `progress` is called on the calling thread with the source bytes processed so far.
 ///
 /// Each worker holds one piece of about 256 K weights at a time.
@@ -54,7 +54,7 @@ pub enum QuantizeFileError {
 /// # Errors
 /// [`QuantizeFileError`]: the first error of any worker. The output must then be discarded.
 pub fn quantize(
-    file: &ModelFile,
+    source: &dyn TensorSource,
     plan: &Plan,
     importance: Option<&ImportanceMatrix>,
     writer: &GgufWriter,
@@ -75,7 +75,7 @@ pub fn quantize(
                 Err(QuantizeFileError::Stopped)
             } else {
                 let columns = &columns[piece.tensor];
-                room.convert(file.source(), tensor, piece, columns, &quantizer)
+                room.convert(source, tensor, piece, columns, &quantizer)
                     .and_then(|()| {
                         let offset = piece.row * row_bytes(tensor.target, tensor);
                         Ok(writer.write(piece.tensor, offset, &room.out)?)

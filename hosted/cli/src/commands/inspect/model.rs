@@ -7,6 +7,7 @@ use sluice::core::engine::{EngineLimits, EnginePlan};
 use sluice::core::gguf::Gguf;
 use sluice::core::model::{Activation, LayerKind, Mixer, ModelConfig, ModelPlan, PowerInfer};
 use sluice::host::topology::Cores;
+use sluice::neurons::NeuronOrder;
 
 /// The model and its memory, or why it cannot be run.
 pub(super) fn describe(
@@ -40,6 +41,7 @@ pub(super) fn describe(
         kind_of_layer(report, kind)?;
     }
     activation(report, gguf, &config)?;
+    neurons(report, gguf, &config)?;
     let n_workers = args.n_workers(Cores::detect().default_workers());
     let (type_k, type_v) = args.cache_types();
     let limits = EngineLimits {
@@ -108,6 +110,24 @@ fn activation(report: &mut String, gguf: &Gguf<'_>, config: &ModelConfig) -> cor
         writeln!(report, ": not loaded")?;
     }
     Ok(())
+}
+
+/// The order of neurons, if it is not the model's own.
+fn neurons(report: &mut String, gguf: &Gguf<'_>, config: &ModelConfig) -> core::fmt::Result {
+    let order = match NeuronOrder::of(gguf, config) {
+        Ok(Some(order)) => order,
+        Ok(None) => return Ok(()),
+        Err(error) => return writeln!(report, "neurons     cannot be used: {error}"),
+    };
+    let (n, n_hot) = order.n_neurons();
+    let counts = order.hot_counts();
+    let (least, most) = (counts.iter().min(), counts.iter().max());
+    writeln!(
+        report,
+        "neurons     ordered by activity: {n_hot} of {n} are hot, {} to {} a layer",
+        least.copied().unwrap_or(0),
+        most.copied().unwrap_or(0)
+    )
 }
 
 /// The head that predicts further tokens, if the file has one, and the memory it adds.

@@ -1,6 +1,7 @@
 //! `sluice quantize`: a model in fewer bits.
 
 mod budget;
+mod hot;
 mod words;
 
 use crate::flags::engine::EngineArgs;
@@ -16,6 +17,7 @@ use clap::{Args, value_parser};
 use core::fmt::Write as _;
 use regex_lite::Regex;
 use sluice::Team;
+use sluice::core::gguf::source::TensorSource;
 use sluice::core::kernels::GgmlType;
 use sluice::core::team::StopFlag;
 use sluice::file::{GgufWriter, LoadMode, MetaValue, ModelFile, OutputFile};
@@ -98,6 +100,16 @@ pub(crate) struct QuantizeArgs {
     #[arg(long, value_name = "N", default_value_t = 8, requires = "calibrate",
         value_parser = value_parser!(u32).range(1..=1 << 16))]
     pub(super) calibrate_chunks: u32,
+    /// Put the most active neurons of each network first, and mark SHARE of all as hot
+    ///
+    /// Needs a model in F16, BF16 or F32, and --profile.
+    #[arg(long, value_name = "SHARE", requires = "profile")]
+    hot: Option<hot::Share>,
+    /// Set the importance matrix that counts how often neurons are active
+    ///
+    /// Written by `sluice imatrix`.
+    #[arg(long, value_name = "FILE", requires = "hot")]
+    profile: Option<PathBuf>,
     /// Set a metadata key; TYPE is int, float, bool or str
     #[arg(long, value_name = "KEY=TYPE:VALUE")]
     override_kv: Vec<String>,
@@ -141,26 +153,31 @@ pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
         file.check_tensors(stop)?;
     }
     let gguf = file.parse()?;
+    let hot = hot::ordered(args, &file, &gguf)?;
+    if let Some(importance) = &importance {
+        hot::check_order(importance, &file, &gguf)?;
+    }
     let cores = Cores::detect();
     let n_workers = words.threads.unwrap_or_else(|| cores.default_workers());
     let team = Team::new(n_workers, &cores).context("cannot start threads")?;
 
-    let request = match args.bits_per_weight {
-        None => request,
-        Some(bits) => {
-            let chooser = Chooser {
-                args,
-                file: &file,
-                gguf: &gguf,
-                stop,
-                team: &team,
-            };
-            match chooser.choose(&request, bits, &mut importance)? {
-                Some(request) => request,
-                None => return Ok(Ending::Interrupted),
-            }
-        }
+    let chooser = Chooser {
+        args,
+        file: &file,
+        gguf: &gguf,
+        stop,
+        team: &team,
     };
+    let request = match args.bits_per_weight {
+        None => Some(request),
+        Some(bits) => chooser.choose(&request, bits, &mut importance)?,
+    };
+    let Some(request) = request else {
+        return Ok(Ending::Interrupted);
+    };
+    if let (Some(hot), Some(importance)) = (&hot, &mut importance) {
+        hot.reorder(importance);
+    }
     let plan = Plan::new(&gguf, &request).with_context(|| file.name().to_owned())?;
     let feasible = plan.check(&request, importance.as_ref());
     let feasible = feasible.with_context(|| file.name().to_owned());
@@ -169,30 +186,45 @@ pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
         note_unknown(&plan, importance);
     }
     let Some(output) = output else {
-        describe(&plan)?;
-        if let Err(error) = feasible {
-            note(format_args!(
-                "warning: without --dry-run this would be an error: {error:#}"
-            ));
-        }
-        summary(&plan, &words, true);
-        return Ok(Ending::Done);
+        return dry_run(&plan, feasible, &words);
     };
     feasible?;
     describe(&plan)?;
-    let header = plan.header(&gguf, words.file_type, importance.as_ref(), &overrides);
+    let mut header = plan.header(&gguf, words.file_type, importance.as_ref(), &overrides);
+    if let Some(hot) = &hot {
+        hot.describe(&mut header);
+    }
     let writer = header.start(output)?;
-    match stream(&file, &plan, importance.as_ref(), &writer, &team, stop) {
-        Err(QuantizeFileError::Stopped) => {
-            let name = words.output.display();
-            note(format_args!("interrupted; {name} was not written"));
-            return Ok(Ending::Interrupted);
-        }
+    let ordered = hot.as_ref().map(|hot| hot.source(file.source()));
+    let source = match &ordered {
+        Some(ordered) => ordered,
+        None => file.source(),
+    };
+    match stream(source, &plan, importance.as_ref(), &writer, &team, stop) {
+        Err(QuantizeFileError::Stopped) => return Ok(interrupted(&words)),
         result => result?,
     }
     writer.finish()?;
     summary(&plan, &words, false);
     Ok(Ending::Done)
+}
+
+/// Prints what would be written.
+fn dry_run(plan: &Plan, feasible: anyhow::Result<()>, words: &Words) -> anyhow::Result<Ending> {
+    describe(plan)?;
+    if let Err(error) = feasible {
+        note(format_args!(
+            "warning: without --dry-run this would be an error: {error:#}"
+        ));
+    }
+    summary(plan, words, true);
+    Ok(Ending::Done)
+}
+
+fn interrupted(words: &Words) -> Ending {
+    let name = words.output.display();
+    note(format_args!("interrupted; {name} was not written"));
+    Ending::Interrupted
 }
 
 /// Warns of `--tensor-type` patterns that match nothing.
@@ -230,7 +262,7 @@ fn note_unknown(plan: &Plan, importance: &ImportanceMatrix) {
 
 /// Quantizes, with a progress bar.
 fn stream(
-    file: &ModelFile,
+    source: &dyn TensorSource,
     plan: &Plan,
     importance: Option<&ImportanceMatrix>,
     writer: &GgufWriter,
@@ -239,7 +271,7 @@ fn stream(
 ) -> Result<(), QuantizeFileError> {
     let mut bar = WorkBar::of_bytes("quantising", plan.total_bytes().0);
     let update = |done| bar.update(done);
-    run(file, plan, importance, writer, team, stop, update)
+    run(source, plan, importance, writer, team, stop, update)
 }
 
 fn request(args: &QuantizeArgs, file_type: FileType) -> anyhow::Result<QuantizeRequest> {

@@ -27,7 +27,12 @@ pub(super) fn parse(bytes: &[u8]) -> Result<ImportanceMatrix, String> {
         let (n_calls, rows) = (n_calls.max(1) as f32, ROWS_A_CALL as f32);
         let sums = values.map(|x| f32::from_le_bytes(*x) * rows).collect();
         let counts = vec![n_calls * rows];
-        matrix.weights.insert(name, Importance { sums, counts });
+        let weight = Importance {
+            sums,
+            counts,
+            ..Importance::default()
+        };
+        matrix.weights.insert(name, weight);
     }
     if matrix.weights.is_empty() {
         return Err("it names no weights".into());
