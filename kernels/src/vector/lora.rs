@@ -59,6 +59,9 @@ impl Element for F32 {
 
 /// How a few tokens are multiplied with a panel of some type.
 trait Kind {
+    /// Whether several panels are multiplied at once, and not one after the other.
+    const JOINS_PANELS: bool;
+
     /// Computes `A · x` of `T` tokens from `token` on; returns their number.
     ///
     /// # Safety
@@ -70,8 +73,8 @@ trait Kind {
         out: *mut f32,
     ) -> usize;
 
-    /// `B · t` of `T` tokens from `token` on and `P` panels, whose first `n` rows are added to `out`: all
-    /// of several panels.
+    /// `B · t` of `T` tokens from `token` on, whose first `n` rows are added to `out`: all of `P` panels, or of one or
+    /// more where they are not joined.
     ///
     /// # Safety
     /// - As [`up`].
@@ -158,8 +161,9 @@ unsafe fn up_of<V: Vector, K: Kind, const N: usize, const T: usize, const P: usi
         while row < args.rows.end {
             let from = all.wrapping_add(row / LANES * panel_bytes);
             let n = args.rows.end - row;
-            let is_whole = is_one && n >= P * LANES;
-            let n = n.min(if is_whole { P * LANES } else { LANES });
+            let is_whole = is_one && K::JOINS_PANELS && n >= P * LANES;
+            let is_many = is_whole || is_one && !K::JOINS_PANELS;
+            let n = n.min(if is_many { P * LANES } else { LANES });
             let out = args.out.wrapping_add(row - args.rows.start);
             // SAFETY: by the caller.
             unsafe {
@@ -176,6 +180,8 @@ unsafe fn up_of<V: Vector, K: Kind, const N: usize, const T: usize, const P: usi
 }
 
 impl<E: Element> Kind for E {
+    const JOINS_PANELS: bool = false;
+
     #[inline(always)]
     unsafe fn tokens_down<V: Vector, const N: usize, const T: usize>(
         args: &LoraDown<'_>,
@@ -223,7 +229,7 @@ impl<E: Element> Kind for E {
         let (rank, panel_bytes) = (args.matrix.n_cols(), args.matrix.panel_bytes());
         let t: [*const f32; T] =
             core::array::from_fn(|t| args.t[(token + t) * args.t_stride..][..rank].as_ptr());
-        for p in 0..P {
+        for p in 0..n.div_ceil(LANES) {
             let panel = panels.wrapping_add(p * panel_bytes);
             // SAFETY: all columns of the panel, and as many factors.
             let sums = unsafe { product::<V, E, N, T>(panel, t, rank) };

@@ -20,6 +20,8 @@ const fn less(sum: i32) -> u32 {
 pub(super) struct Int8;
 
 impl Kind for Int8 {
+    const JOINS_PANELS: bool = true;
+
     #[inline(always)]
     unsafe fn tokens_down<V: Vector, const N: usize, const T: usize>(
         args: &LoraDown<'_>,
