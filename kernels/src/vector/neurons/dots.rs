@@ -5,8 +5,8 @@
 )]
 
 use super::active::Active;
-use super::finish::sum;
 use super::{NeuronLine, Skip};
+use crate::activation::SUM_COLS;
 use crate::contract::GROUP;
 use crate::neuron::ChunkCodes;
 use crate::panel::PANEL_ROWS;
@@ -23,6 +23,22 @@ pub(crate) const DOTS: usize = 8 * 4 * PANELS;
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Dots(pub(super) [i32; PANEL_ROWS]);
+
+/// The sum of a token's codes in sub-block `s`.
+///
+/// # Safety
+/// - A group is readable at `x`.
+#[inline(always)]
+pub(super) unsafe fn sum(x: &Int8Rows, sub_cols: usize, s: usize) -> i32 {
+    let sums: *const i16 = x.sums.cast();
+    // SAFETY: a group has 16 sums.
+    unsafe {
+        match sub_cols {
+            SUM_COLS => sums.add(s).read().into(),
+            _ => i32::from(sums.add(2 * s).read()) + i32::from(sums.add(2 * s + 1).read()),
+        }
+    }
+}
 
 /// Chunks of outputs that are side by side, a group of columns and one token.
 pub(crate) struct Chunks<'a> {

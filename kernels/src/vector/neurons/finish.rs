@@ -5,7 +5,7 @@
     reason = "a kernel's safety argument is one: pointers stay inside operands that were checked"
 )]
 
-use super::dots::Dots;
+use super::dots::{Dots, sum};
 use super::{NeuronLine, Skip};
 use crate::activation::{BLOCK_COLS, SUM_COLS};
 use crate::panel::PANEL_ROWS;
@@ -36,22 +36,6 @@ impl Panel<'_> {
 /// Adds scaled dots to the sums of 16 outputs; the numbers of sub-blocks are room for them.
 pub(crate) type FinishFn =
     unsafe fn(&Skip, &Panel<'_>, &mut [SubBlockBytes; 2], &mut [f32; PANEL_ROWS]);
-
-/// The sum of a token's codes in sub-block `s`.
-///
-/// # Safety
-/// - A group is readable at `x`.
-#[inline(always)]
-pub(super) unsafe fn sum(x: &Int8Rows, sub_cols: usize, s: usize) -> i32 {
-    let sums: *const i16 = x.sums.cast();
-    // SAFETY: a group has 16 sums.
-    unsafe {
-        match sub_cols {
-            SUM_COLS => sums.add(s).read().into(),
-            _ => i32::from(sums.add(2 * s).read()) + i32::from(sums.add(2 * s + 1).read()),
-        }
-    }
-}
 
 /// Sums over sub-blocks of a group, as pairs of words.
 ///

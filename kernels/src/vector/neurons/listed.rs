@@ -6,8 +6,7 @@
     reason = "a kernel's safety argument is one: pointers stay inside operands that were checked"
 )]
 
-use super::dots::Dots;
-use super::finish::sum;
+use super::dots::{Dots, sum};
 use super::{NeuronLine, Skip};
 use crate::activation::BLOCK_COLS;
 use crate::contract::GROUP;

@@ -2,11 +2,15 @@
 
 use super::tile;
 use crate::args::Matmul;
+use crate::contract::GROUP;
 use crate::panel::WeightType;
 use crate::tuning::Tuning;
 
 /// Maximum number of tokens that lines in registers are multiplied with.
 pub(super) const FEW: usize = 4;
+
+/// Maximum number of tokens that are multiplied [`FEW`] at a time with a matrix of one group of columns.
+const ONE_GROUP_FEW_MAX: usize = 64;
 
 /// A product of a type, as [`crate::KernelTable::matmul`] calls it.
 pub(crate) type Product = unsafe fn(&Matmul<'_>);
@@ -33,8 +37,13 @@ impl Products {
             // SAFETY: by the caller; there are as many tokens as it takes.
             return unsafe { few(args) };
         }
+        let mut few_max = tuning().few_max.of(self.ty);
+        if args.layout.n_cols() <= GROUP {
+            // Sums of so few columns are read and written often, and rows of activations are far apart.
+            few_max = few_max.min(ONE_GROUP_FEW_MAX);
+        }
         let tiled = match end - start {
-            n if n <= tuning().few_max.of(self.ty) => start,
+            n if n <= few_max => start,
             n => start + n / tile::TOKENS * tile::TOKENS,
         };
         if tiled > start {
