@@ -31,17 +31,17 @@ impl ActivationLayout {
         for (i, out) in out[..n].iter_mut().enumerate() {
             *out = match kind {
                 // SAFETY: column `i` is in the group; by the caller.
-                ActivationKinds::F32 => unsafe { parts.f32.add(i).read() }.abs(),
+                ActivationKinds::F32 => unsafe { parts.f32.wrapping_add(i).read() }.abs(),
                 ActivationKinds::BF16 => {
                     // SAFETY: as above.
-                    let bits = unsafe { parts.bf16.add(i).read() };
+                    let bits = unsafe { parts.bf16.wrapping_add(i).read() };
                     f32::from_bits(u32::from(bits) << 16).abs()
                 }
                 _ => {
                     // SAFETY: as above.
-                    let code = unsafe { codes.q.add(i).read() };
+                    let code = unsafe { codes.q.wrapping_add(i).read() };
                     // SAFETY: as above, with its scale.
-                    let d = unsafe { codes.d.add(i / block).read() };
+                    let d = unsafe { codes.d.wrapping_add(i / block).read() };
                     f32::from(code.unsigned_abs()) * d
                 }
             };
@@ -58,11 +58,11 @@ impl ActivationLayout {
         for i in (0..n).filter(|&i| !keeps[i]) {
             if kinds.contains(ActivationKinds::F32) {
                 // SAFETY: column `i` is in the group; by the caller.
-                unsafe { parts.f32.add(i).write(0.0) };
+                unsafe { parts.f32.wrapping_add(i).write(0.0) };
             }
             if kinds.contains(ActivationKinds::BF16) {
                 // SAFETY: as above.
-                unsafe { parts.bf16.add(i).write(0) };
+                unsafe { parts.bf16.wrapping_add(i).write(0) };
             }
             for (kind, part) in [
                 (ActivationKinds::INT8_256, parts.int8_256),
@@ -72,9 +72,9 @@ impl ActivationLayout {
                     continue;
                 }
                 // SAFETY: as above.
-                let code = i16::from(unsafe { part.q.add(i).replace(0) });
+                let code = i16::from(unsafe { part.q.wrapping_add(i).replace(0) });
                 // SAFETY: as above, with the sum that it is in.
-                unsafe { *part.sums.add(i / SUM_COLS) -= code };
+                unsafe { *part.sums.wrapping_add(i / SUM_COLS) -= code };
                 if kind == ActivationKinds::INT8_256 {
                     // SAFETY: the group has one scale. The largest magnitudes stay: they are bounds.
                     unsafe { (*part.numbers()).sums_of_32[i / BLOCK_COLS] -= code };
@@ -123,12 +123,14 @@ mod tests {
 
     #[derive(Clone, Copy)]
     #[repr(align(64))]
-    struct Line([u8; 64]);
+    struct Line {
+        _bytes: [u8; 64],
+    }
 
     /// A quantised row, from the scalar table.
     fn row(layout: &ActivationLayout, x: &[f32]) -> Vec<Line> {
         let table = KernelTable::by_name("scalar", crate::cpu::CpuFeatures::empty());
-        let mut lines = vec![Line([0; 64]); layout.row_bytes() / 64];
+        let mut lines = vec![Line { _bytes: [0; 64] }; layout.row_bytes() / 64];
         let args = Quantize {
             x,
             first_col: 0,
@@ -185,10 +187,10 @@ mod tests {
         let (numbers, codes) = layout.int8_256(bytes, 0);
         let of = |codes: &[i8]| codes.iter().map(|&q| i16::from(q)).sum::<i16>();
         let (_, codes_32, sums_32) = layout.int8_32(bytes, 0);
-        for i in 0..GROUP / SUM_COLS {
+        for (i, sum) in sums_32.iter().enumerate() {
             let range = i * SUM_COLS..(i + 1) * SUM_COLS;
             assert_eq!(numbers.sums[i], of(&codes[range.clone()]));
-            assert_eq!(sums_32[i], of(&codes_32[range]));
+            assert_eq!(*sum, of(&codes_32[range]));
         }
         for (i, sum) in numbers.sums_of_32.iter().enumerate() {
             assert_eq!(*sum, of(&codes[32 * i..32 * (i + 1)]));
