@@ -347,6 +347,5 @@ fn a_model_trained_with_relu_leaves_two_thirds_of_its_neurons_unread() {
     let (sparse, neurons) = way.run(in_place.model().unwrap(), &ids);
     assert!(sparse == dense, "the logits of the file in panels");
     assert_eq!(neurons.n, ids.len() * 6 * 768);
-    println!("{neurons:?}");
     assert!(neurons.n_skipped * 100 >= neurons.n * 65, "{neurons:?}");
 }

@@ -193,6 +193,39 @@ fn distance(a: &[f32], b: &[f64]) -> f64 {
         .sqrt()
 }
 
+/// Norms are the roots of the sums of squares of `down`'s columns, or just above.
+fn check_norms(norms: &[f32], down: &[f32]) {
+    for (i, norm) in norms.iter().enumerate() {
+        let rows = down.chunks_exact(norms.len());
+        let exact = rows
+            .map(|row| f64::from(row[i]).powi(2))
+            .sum::<f64>()
+            .sqrt();
+        let above = f64::from(*norm) / exact - 1.0;
+        assert!((0.0..2.5e-7).contains(&above), "{above}");
+    }
+}
+
+/// Calls `check` with rules that leave out few and many neurons of a row.
+fn for_each_rule(signal: NeuronSignal, signals: &[f32], mut check: impl FnMut(NeuronRule<'_>)) {
+    let mut sorted = signals.to_vec();
+    sorted.sort_by(f32::total_cmp);
+    for threshold in [sorted[500], sorted[767], 0.0] {
+        check(NeuronRule::Threshold(&[threshold]));
+    }
+    for share in [0.25, 0.0] {
+        check(NeuronRule::Share(&[share]));
+    }
+    for n in [1, 300, 767, 768] {
+        check(NeuronRule::Count(n));
+    }
+    if signal == NeuronSignal::Contribution {
+        for share in [0.001, 0.05, 0.5, 30.0] {
+            check(NeuronRule::Budget(share));
+        }
+    }
+}
+
 #[test]
 fn rules_keep_what_sorting_keeps_and_budgets_hold() {
     for (ty, block) in [
@@ -202,81 +235,54 @@ fn rules_keep_what_sorting_keeps_and_budgets_hold() {
     ] {
         for activation in [None, Some("relu"), Some("drelu")] {
             let file = file(&one_layer(ty), activation);
-            let bytes = file.bytes();
-            let mut weights = Weights::plan(&bytes).unwrap();
-            let norms = norms(&weights.load(&bytes, 1).unwrap());
-            let down = values(&file, "blk.0.ffn_down.weight");
-            let n_ff = norms.len();
-            for (i, norm) in norms.iter().enumerate() {
-                let squares = down.chunks_exact(n_ff).map(|row| f64::from(row[i]).powi(2));
-                let exact = squares.sum::<f64>().sqrt();
-                let above = f64::from(*norm) / exact - 1.0;
-                assert!((0.0..2.5e-7).contains(&above), "{above}");
-            }
             for stream in streams(256) {
-                let mut run =
-                    |sparse: Sparse<'_>| layer(weights.load(&bytes, 1).unwrap(), &stream, sparse);
-                let (dense, seen, _) = run(Sparse::Off);
-                let h = seen.neurons.into_inner().unwrap();
-                let codes = quantised(&h, block);
-                for signal in SIGNALS {
-                    let (_, seen, _) = run(ask(signal, NeuronRule::Threshold(&[-1.0]), &norms));
-                    let signals = seen.signals.into_inner().unwrap();
-                    let expected: Vec<f32> = match signal {
-                        NeuronSignal::Gate => {
-                            check_gates(
-                                &file,
-                                activation,
-                                &quantised(&seen.input.into_inner().unwrap(), block),
-                                &signals,
-                            );
-                            signals.clone()
-                        }
-                        NeuronSignal::Product => codes.iter().map(|x| x.abs()).collect(),
-                        NeuronSignal::Contribution => codes
-                            .iter()
-                            .zip(&norms)
-                            .map(|(x, norm)| x.abs() * norm)
-                            .collect(),
-                    };
-                    assert!(signals == expected, "{ty} {activation:?} {signal:?}");
-                    let mut sorted = signals.clone();
-                    sorted.sort_by(f32::total_cmp);
-                    let thresholds = [[sorted[500]], [sorted[767]], [0.0]];
-                    let mut rules = vec![
-                        NeuronRule::Share(&[0.25]),
-                        NeuronRule::Share(&[0.0]),
-                        NeuronRule::Count(1),
-                        NeuronRule::Count(300),
-                        NeuronRule::Count(767),
-                        NeuronRule::Count(768),
-                    ];
-                    rules.extend(thresholds.iter().map(|x| NeuronRule::Threshold(x)));
-                    if signal == NeuronSignal::Contribution {
-                        rules.extend([0.001, 0.05, 0.5, 30.0].map(NeuronRule::Budget));
-                    }
-                    for rule in rules {
-                        let keeps = kept(&signals, rule);
-                        let (found, seen, neurons) = run(ask(signal, rule, &norms));
-                        let case = format!("{ty} {activation:?} {signal:?} {rule:?}");
-                        let n_out = keeps.iter().filter(|keeps| !**keeps).count();
-                        assert_eq!((neurons.n, neurons.n_skipped), (768, n_out), "{case}");
-                        let left = seen.neurons.into_inner().unwrap();
-                        for i in 0..n_ff {
-                            let expected = if keeps[i] { h[i] } else { 0.0 };
-                            assert!(left[i] == expected, "{case} {i}");
-                        }
-                        check_output(
-                            &case,
-                            signal,
-                            rule,
-                            (&dense, &found),
-                            (&keeps, &codes, &down),
-                        );
-                    }
-                }
+                check_rules(&file, activation, block, &stream);
             }
         }
+    }
+}
+
+/// Each signal and rule on a row, against sorted signals of values quantised by hand.
+fn check_rules(file: &File, activation: Option<&str>, block: usize, stream: &[f32]) {
+    let bytes = file.bytes();
+    let mut weights = Weights::plan(&bytes).unwrap();
+    let norms = norms(&weights.load(&bytes, 1).unwrap());
+    let down = values(file, "blk.0.ffn_down.weight");
+    check_norms(&norms, &down);
+    let mut run = |sparse: Sparse<'_>| layer(weights.load(&bytes, 1).unwrap(), stream, sparse);
+    let (dense, seen, _) = run(Sparse::Off);
+    let h = seen.neurons.into_inner().unwrap();
+    let codes = quantised(&h, block);
+    for signal in SIGNALS {
+        let (_, seen, _) = run(ask(signal, NeuronRule::Threshold(&[-1.0]), &norms));
+        let signals = seen.signals.into_inner().unwrap();
+        let sizes = codes.iter().map(|x| x.abs());
+        match signal {
+            NeuronSignal::Gate => {
+                let input = quantised(&seen.input.into_inner().unwrap(), block);
+                check_gates(file, activation, &input, &signals);
+            }
+            NeuronSignal::Product => assert!(sizes.eq(signals.iter().copied())),
+            NeuronSignal::Contribution => {
+                let expected = sizes.zip(&norms).map(|(x, norm)| x * norm);
+                assert!(expected.eq(signals.iter().copied()));
+            }
+        }
+        for_each_rule(signal, &signals, |rule| {
+            let case = format!("{activation:?} {block} {signal:?} {rule:?}");
+            let keeps = kept(&signals, rule);
+            let (found, seen, neurons) = run(ask(signal, rule, &norms));
+            let n_out = keeps.iter().filter(|keeps| !**keeps).count();
+            assert_eq!((neurons.n, neurons.n_skipped), (768, n_out), "{case}");
+            let expected = h
+                .iter()
+                .zip(&keeps)
+                .map(|(h, keeps)| if *keeps { *h } else { 0.0 });
+            let left = seen.neurons.into_inner().unwrap();
+            assert!(expected.eq(left.iter().copied()), "{case}");
+            let streams = (&*dense, &*found);
+            check_output(&case, signal, rule, streams, (&keeps, &codes, &down));
+        });
     }
 }
 

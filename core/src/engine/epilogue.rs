@@ -109,6 +109,10 @@ pub(super) struct LogitScale {
 
 /// What is done with the product.
 #[derive(Clone, Copy)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a layer makes a few, of which most are gates"
+)]
 pub(super) enum Epilogue<'a> {
     /// Written as it is.
     Store(Rows<'a>),

@@ -372,8 +372,9 @@ impl Out {
     /// Takes more, if that is allowed.
     fn takes(&mut self, more: &Self, allowed: &Allowed) -> bool {
         let (n, sum) = (self.n + more.n, self.sum + more.sum);
-        let fits = n as usize <= allowed.n && !(sum * sum > allowed.square_max);
-        let fits = fits || more.n == 0;
+        // Counts allow any sum.
+        let is_too_much = sum * sum > allowed.square_max;
+        let fits = more.n == 0 || n as usize <= allowed.n && !is_too_much;
         if fits {
             (self.n, self.sum) = (n, sum);
         }

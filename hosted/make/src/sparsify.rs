@@ -266,7 +266,7 @@ impl Layer {
     fn new(bins: Vec<u64>) -> Self {
         let n: u64 = bins.iter().sum();
         let (mut rest, mut squares) = (n - n / OUTLIERS, 0f64);
-        for (i, n) in bins.iter().enumerate() {
+        for (i, n) in bins.iter().enumerate().filter(|(_, n)| **n > 0) {
             let n = rest.min(*n);
             rest -= n;
             squares += float(n) * f64::from(middle(i)).powi(2);
@@ -287,7 +287,7 @@ impl Layer {
     fn threshold(&self, lambda: f64) -> f32 {
         let threshold = (lambda * self.rms).clamp(0.0, f64::from(f32::MAX)) as f32;
         match threshold > 0.0 {
-            true => f32::from_bits(threshold.to_bits() | (1 << SHIFT) - 1),
+            true => f32::from_bits(threshold.to_bits() | ((1 << SHIFT) - 1)),
             false => 0.0,
         }
     }
@@ -368,7 +368,7 @@ const fn bin(signal: f32) -> usize {
 fn middle(bin: usize) -> f32 {
     match u32::try_from(bin).unwrap_or(0) {
         0 => 0.0,
-        bin => f32::from_bits(bin << SHIFT | 1 << (SHIFT - 1)),
+        bin => f32::from_bits((bin << SHIFT) | (1 << (SHIFT - 1))),
     }
 }
 
@@ -395,3 +395,45 @@ const GRID: usize = 20;
 const STEPS: usize = 256;
 /// Maximum floats of the logits that are compared at once: 256 MiB.
 const FLOATS_MAX: usize = 1 << 26;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Layers of 10,000 signals: of different sizes, one of them mostly zero, one with an outlier.
+    fn layers() -> Layers {
+        let layer = |scale: f32, zeros: u16, outlier: f32| {
+            let mut bins = vec![0; bin(f32::NAN) + 1];
+            (0..10_000u16).for_each(|i| bins[bin(scale * f32::from(i.saturating_sub(zeros)))] += 1);
+            bins[bin(outlier)] += 1;
+            Layer::new(bins)
+        };
+        Layers(vec![
+            layer(1e-4, 0, 0.0),
+            layer(3.0, 0, 1e12),
+            layer(1.0, 8_000, 0.0),
+        ])
+    }
+
+    #[test]
+    fn thresholds_keep_the_density_that_is_asked_for() {
+        for density in [0.05, 0.2, 0.5, 0.7] {
+            let layers = layers();
+            let thresholds = layers.thresholds(density);
+            let found = layers.density(&thresholds);
+            assert!((found - density).abs() < 0.005, "{density}: {found}");
+            let densities = layers.densities(&thresholds);
+            // Layers that are alike but for their scale, and an outlier, keep alike.
+            assert!((densities[0] - densities[1]).abs() < 0.02, "{densities:?}");
+        }
+    }
+
+    #[test]
+    fn shares_have_the_mean_that_is_asked_for_even_among_zeros() {
+        for density in [0.1, 0.5, 0.75, 0.9, 1.0] {
+            let shares = layers().shares(density);
+            let mean = shares.iter().map(|x| f64::from(*x)).sum::<f64>() / 3.0;
+            assert!((mean - density).abs() < 0.005, "{density}: {shares:?}");
+        }
+    }
+}

@@ -12,7 +12,7 @@ use crate::owned::Owned;
 use crate::sparse::SparsePlan;
 use crate::team::Team;
 use sluice_core::gguf::source::TensorSource;
-use sluice_core::model::{LoadProgress, ModelPlan, Residency, Tables};
+use sluice_core::model::{LoadProgress, ModelPlan, ModelWeights, Residency, Tables};
 use sluice_core::team::StopFlag;
 use std::sync::Arc;
 
@@ -106,10 +106,8 @@ impl ModelSource {
                 }
             }
         })?;
-        let sparse = self.sparse.as_ref();
-        let sparse = sparse.map(|setup| SparsePlan::new(setup, weights.get(), n));
         Ok(Model {
-            sparse: sparse.transpose().map_err(LoadError::Sparse)?,
+            sparse: self.sparse_plan(weights.get(), n)?,
             weights: Arc::new(weights),
             heads: Arc::new(heads),
             opened: self.clone(),
@@ -122,6 +120,16 @@ impl ModelSource {
                 Some(_) => ModelIdentity::unlike_any(),
             },
         })
+    }
+
+    fn sparse_plan(
+        &self,
+        weights: &ModelWeights<'_>,
+        n_threads: usize,
+    ) -> Result<Option<SparsePlan>, LoadError> {
+        let setup = self.sparse.as_ref();
+        let plan = setup.map(|setup| SparsePlan::new(setup, weights, n_threads));
+        plan.transpose().map_err(LoadError::Sparse)
     }
 
     fn identity(&self, hashes: Option<HashRecords>) -> ModelIdentity {

@@ -92,115 +92,97 @@ fn what_cannot_be_skipped_is_an_error_that_says_what_to_do() {
     }
 }
 
+/// A model and a text of its own, of which a calibration file is made.
+struct Calibrated {
+    folder: Folder,
+    model: String,
+    text: String,
+    file: String,
+}
+
+impl Calibrated {
+    fn new(name: &str) -> Self {
+        let folder = Folder::new(name);
+        let [model, text, file] =
+            ["m.gguf", "text.txt", "m.sparse.json"].map(|name| folder.path(name));
+        std::fs::copy(fixture("models/llama-Q8_0.gguf"), &model).expect("a fixture");
+        let sentence = "The little dog saw a red ball in the garden. ";
+        std::fs::write(&text, sentence.repeat(60)).expect("a writable folder");
+        Self {
+            folder,
+            model,
+            text,
+            file,
+        }
+    }
+
+    /// `sluice sparsify` with further flags.
+    fn sparsify<'a>(&'a self, more: &[&'a str]) -> Vec<&'a str> {
+        let args = ["sparsify", "-m", &self.model, "-f", &self.text, "-c", "32"];
+        [&args[..], &["--signal", "product"], more].concat()
+    }
+}
+
+/// A text of some tokens with a mode.
+fn with_mode<'a>(model: &'a str, mode: &'a str) -> Vec<&'a str> {
+    let text = ["-p", "The little dog", "-n", "24", "--temp", "0"];
+    [&["run", "-m", model][..], &text, &["--sparse", mode]].concat()
+}
+
 #[test]
-fn calibration_files_are_found_by_themselves_and_belong_to_their_model() {
-    let folder = Folder::new("sparsify");
-    let (model, other) = (folder.path("m.gguf"), folder.path("other.gguf"));
-    std::fs::copy(fixture("models/llama-Q8_0.gguf"), &model).unwrap();
-    std::fs::copy(fixture("models/llama-F16.gguf"), &other).unwrap();
-    let text = folder.path("text.txt");
-    std::fs::write(
-        &text,
-        "The little dog saw a red ball in the garden. ".repeat(60),
-    )
-    .unwrap();
-    let args = [
-        "sparsify", "-m", &model, "-f", &text, "-c", "32", "--signal", "product",
-    ];
-    let file = folder.path("m.sparse.json");
-    let made = run_to(0, &[&args[..], &["--density", "0.4"]].concat());
-    assert!(made.stdout.contains("threshold"), "{made:?}");
-    let first = std::fs::read(&file).unwrap();
-    fails(
-        1,
-        &[&args[..], &["--density", "0.4"]].concat(),
-        &["m.sparse.json"],
-    );
-    run_to(
-        0,
-        &[&args[..], &["--density", "0.4", "--overwrite"]].concat(),
-    );
-    assert!(
-        std::fs::read(&file).unwrap() == first,
-        "the same input, the same bytes"
-    );
+fn calibration_files_are_found_by_themselves_and_keep_their_density() {
+    let made = Calibrated::new("sparsify");
+    let ran = run_to(0, &made.sparsify(&["--density", "0.4"]));
+    assert!(ran.stdout.contains("threshold"), "{ran:?}");
+    let first = std::fs::read(&made.file).unwrap();
+    fails(1, &made.sparsify(&["--density", "0.4"]), &["m.sparse.json"]);
+    run_to(0, &made.sparsify(&["--density", "0.4", "--overwrite"]));
+    let again = std::fs::read(&made.file).unwrap();
+    assert!(again == first, "the same input, the same bytes");
     let value: Value = serde_json::from_slice(&first).unwrap();
     assert_eq!(value["generated_at"].as_str().unwrap().len(), 64);
-    let told = |mode: &str| {
-        let args = [
-            "run",
-            "-m",
-            &model,
-            "--temp",
-            "0",
-            "-p",
-            "The little dog",
-            "-n",
-            "24",
-            "--sparse",
-            mode,
-        ];
-        let ran = run_to(0, &args);
+    for (mode, expected, error) in [
+        ("threshold", 60.0, 8.0),
+        ("target", 60.0, 2.0),
+        ("target:0.7", 30.0, 2.0),
+    ] {
+        let ran = run_to(0, &with_mode(&made.model, mode));
         let (_, share) = ran.stderr.split_once("neurons skipped = ").unwrap();
-        share
-            .split_once('%')
-            .unwrap()
-            .0
-            .trim()
-            .parse::<f64>()
-            .unwrap()
-    };
-    assert!(
-        (told("threshold") - 60.0).abs() < 8.0,
-        "{}",
-        told("threshold")
+        let share: f64 = share.split_once('%').unwrap().0.trim().parse().unwrap();
+        assert!((share - expected).abs() < error, "{mode}: {share}");
+    }
+    let ran = run_to(
+        0,
+        &[&with_mode(&made.model, "target")[..], &["--json"]].concat(),
     );
-    assert!((told("target") - 60.0).abs() < 2.0, "{}", told("target"));
-    assert!(
-        (told("target:0.7") - 30.0).abs() < 2.0,
-        "{}",
-        told("target:0.7")
-    );
+    let value: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(value["neurons"]["mode"], "target");
+    let goal = ["--target-kl", "0.05", "--overwrite"];
+    let ran = run_to(0, &made.sparsify(&goal));
+    assert!(ran.stdout.contains("nats per token"), "{ran:?}");
+    let value: Value = serde_json::from_slice(&std::fs::read(&made.file).unwrap()).unwrap();
+    assert!((0.0..=0.05).contains(&value["kl_divergence"].as_f64().unwrap()));
+}
+
+#[test]
+fn calibration_files_belong_to_their_model() {
+    let made = Calibrated::new("sparsify-other");
+    run_to(0, &made.sparsify(&["--density", "0.4"]));
+    let other = made.folder.path("other.gguf");
+    std::fs::copy(fixture("models/llama-F16.gguf"), &other).unwrap();
     let of_other = [
-        "run",
-        "-m",
-        &other,
-        "-p",
-        "x",
-        "-n",
-        "1",
-        "--sparse",
-        "target",
-        "--sparse-file",
-        &file,
-    ];
+        &with_mode(&other, "target")[..],
+        &["--sparse-file", &made.file],
+    ]
+    .concat();
     fails(1, &of_other, &["another model", "fingerprint"]);
-    let signal = [
-        "run",
-        "-m",
-        &model,
-        "-p",
-        "x",
-        "-n",
-        "1",
-        "--sparse",
-        "threshold:gate",
-    ];
-    fails(1, &signal, &["made for the signal product, not gate"]);
+    let why = "made for the signal product, not gate";
+    fails(1, &with_mode(&made.model, "threshold:gate"), &[why]);
     let sparse = ["--sparse", "top-k:3", "--overwrite"];
-    fails(2, &[&args[..], &sparse].concat(), &["omit --sparse"]);
-    std::fs::write(&text, "The little dog. ".repeat(4)).unwrap();
-    fails(
-        1,
-        &[&args[..], &["-c", "4", "--chunks", "7", "--overwrite"]].concat(),
-        &["text.txt has", "8 chunks of 4"],
-    );
-    std::fs::write(&file, "{}").unwrap();
-    fails(
-        1,
-        &[
-            "run", "-m", &model, "-p", "x", "-n", "1", "--sparse", "target",
-        ],
-        &["m.sparse.json: schema_version"],
-    );
+    fails(2, &made.sparsify(&sparse), &["omit --sparse"]);
+    let few = ["--chunks", "7", "--overwrite"];
+    fails(1, &made.sparsify(&few), &["text.txt has", "8 chunks of 32"]);
+    std::fs::write(&made.file, "{}").unwrap();
+    let why = "m.sparse.json: schema_version";
+    fails(1, &with_mode(&made.model, "target"), &[why]);
 }
