@@ -125,9 +125,9 @@ impl PredictorPlan {
                 continue;
             };
             plan.n_layer += 1;
-            for (tensor, layout) in tensors.matrices() {
+            for (_, layout) in tensors.matrices() {
                 plan.add(layout.bytes());
-                plan.row_bytes = plan.row_bytes.max(tensor.row_bytes() as usize);
+                plan.row_bytes = plan.row_bytes.max(layout.gguf_row_bytes());
                 plan.limits.kinds |= ActivationKinds::for_weights(layout.ty());
             }
             if let Some((_, down)) = tensors.down {

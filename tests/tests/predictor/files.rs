@@ -135,7 +135,7 @@ fn steps_refuse_a_predictor_without_room_or_of_another_model() {
 }
 
 /// The model with a predictor of its own: `fc2 · relu(fc1 · x)`, of the stream before the norm.
-fn with_fc(shape: &Shape, threshold: f32) -> File {
+pub(super) fn with_fc(shape: &Shape, threshold: f32) -> File {
     let mut file = shape.file();
     let mut random = Random(4);
     for layer in 0..shape.n_layer {

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod files;
+mod trained;
 
 use sluice_core::engine::{EngineLimits, Neurons, Selector, Sparse, StepOptions, Unit};
 use sluice_core::gguf::Gguf;

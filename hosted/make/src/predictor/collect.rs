@@ -1,7 +1,7 @@
 //! What a model's networks read and do while it reads a text.
 
 use super::labels::{Labels, largest};
-use super::rows::Rows;
+use super::rows::{Rows, part};
 use core::ops::Range;
 use sluice_core::engine::{Observer, SiteInput};
 use sluice_core::model::{Channel, ModelConfig, Site};
@@ -90,7 +90,7 @@ impl<'n> Collector<'n> {
                 let norms = &self.norms[layer * self.stride..];
                 let pairs = neurons.iter().zip(norms);
                 let all: Vec<f32> = pairs.map(|(h, norm)| h.abs() * norm).collect();
-                let n = (share * all.len() as f32).round() as usize;
+                let n = part(f64::from(share) + 0.5 / all.len() as f64, all.len());
                 samples.labels.push(largest(&all, n.max(1)).into_iter());
             }
         }

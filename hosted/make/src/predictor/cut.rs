@@ -1,7 +1,7 @@
 //! The threshold of a layer's scores, and what it chooses.
 
 use super::labels::Labels;
-use super::rows::Rows;
+use super::rows::{Rows, part};
 
 /// What a predictor chooses on tokens that it was not made from.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -27,7 +27,7 @@ pub(super) fn threshold(scores: &Rows, labels: &Labels, recall: f64) -> f32 {
         active.extend(of_active.map(|(_, score)| *score));
     }
     active.sort_by(f32::total_cmp);
-    let n_missed = ((1.0 - recall) * active.len() as f64) as usize;
+    let n_missed = part(1.0 - recall, active.len());
     match active.get(n_missed.min(active.len().saturating_sub(1))) {
         Some(score) => score.next_down(),
         // Nothing is active: nothing need be chosen.

@@ -5,7 +5,7 @@
 //! this is the singular value decomposition. Eigenvectors are found by iteration on a subspace, from fixed vectors, on one
 //! thread, so that the same input gives the same bytes.
 
-use super::rows::Rows;
+use super::rows::{Rows, narrow};
 use nalgebra::{DMatrix, SymmetricEigen};
 
 /// What a text makes of a network's inputs: their mean and covariance.
@@ -45,7 +45,7 @@ impl Inputs {
             let pairs = sums.iter_mut().zip(row);
             pairs.for_each(|(sum, x)| *sum += f64::from(*x));
         }
-        sums.iter().map(|sum| (sum / n) as f32).collect()
+        sums.iter().map(|sum| narrow(sum / n)).collect()
     }
 }
 
@@ -93,14 +93,14 @@ pub(super) fn fit(gate: &Rows, bias: &[f32], inputs: Option<&Inputs>, rank: usiz
     let mut turn = Rows::zeros(n_wide, rank);
     let mut roots = Vec::with_capacity(rank);
     for (j, from) in order.iter().take(rank).enumerate() {
-        roots.push(eigen.eigenvalues[*from].max(1e-10 * largest).sqrt() as f32);
+        roots.push(narrow(eigen.eigenvalues[*from].max(1e-10 * largest).sqrt()));
         // A vector's sign is free: its largest component is positive.
         let column = eigen.eigenvectors.column(*from);
         let top = column
             .iter()
             .fold(0f64, |top, x| if x.abs() > top.abs() { *x } else { top });
         for i in 0..n_wide {
-            turn.values[i * rank + j] = (column[i] * top.signum()) as f32;
+            turn.values[i * rank + j] = narrow(column[i] * top.signum());
         }
     }
     let mut up = vectors.times(&turn);
@@ -191,7 +191,7 @@ fn orthonormal(mut rows: Rows) -> Rows {
         let mut turn = Rows::zeros(n, n);
         for i in 0..n {
             for j in 0..n {
-                turn.values[i * n + j] = inverse[(j, i)] as f32;
+                turn.values[i * n + j] = narrow(inverse[(j, i)]);
             }
         }
         rows = rows.times(&turn);

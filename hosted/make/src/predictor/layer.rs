@@ -10,11 +10,11 @@ use super::{
     LayerOutcome, PredictorError, PredictorKind, PredictorMeasure, PredictorOptions, TrainedLayer,
     refine, signs,
 };
+use core::sync::atomic::{AtomicUsize, Ordering};
 use sluice_core::kernels::neuron::Form;
 use sluice_core::kernels::panel::{PANEL_ROWS, dequantize_gguf_row};
 use sluice_core::model::{Activation, Channel, ModelConfig, ModelWeights, Site, Weight};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What layers are trained with.
 pub(super) struct Training<'a> {

@@ -67,6 +67,19 @@ impl Rows {
     }
 }
 
+/// Rounded.
+#[expect(clippy::cast_possible_truncation, reason = "rounded")]
+pub(super) const fn narrow(x: f64) -> f32 {
+    x as f32
+}
+
+/// The nearest number of `n` that is a share of them.
+#[expect(clippy::cast_possible_truncation, reason = "at most n")]
+#[expect(clippy::cast_sign_loss, reason = "a share is not negative")]
+pub(super) fn part(share: f64, n: usize) -> usize {
+    ((share * n as f64) as usize).min(n)
+}
+
 fn product(a: View<'_>, b: View<'_>) -> Rows {
     let mut out = Rows::zeros(a.nrows(), b.ncols());
     let (n_rows, n_cols) = (Dyn(a.nrows()), Dyn(b.ncols()));

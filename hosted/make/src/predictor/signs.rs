@@ -8,7 +8,7 @@ use sluice_core::kernels::half::f32_to_f16;
 /// The signs of a matrix, (n_ff, n_embd), with the mean magnitude of each block as its scale: 2.6 bits a weight (Q2_K), or
 /// 4.5 (Q4_0) where rows are not whole blocks of 256. `None` where they are not whole blocks of 32, either.
 pub(super) fn signs(gate: &Rows) -> Option<Encoded> {
-    let (ty, len, put): (_, _, fn(&[f32], &mut Vec<u8>)) = match gate.n_cols {
+    let (ty, len, put): (_, _, Put) = match gate.n_cols {
         n if n.is_multiple_of(256) => (GgmlType::Q2_K, 256, q2_k),
         n if n.is_multiple_of(32) => (GgmlType::Q4_0, 32, q4_0),
         _ => return None,
@@ -24,6 +24,9 @@ pub(super) fn signs(gate: &Rows) -> Option<Encoded> {
         bytes,
     })
 }
+
+/// Appends a block.
+type Put = fn(&[f32], &mut Vec<u8>);
 
 /// The mean magnitude of a block.
 fn scale(block: &[f32]) -> [u8; 2] {

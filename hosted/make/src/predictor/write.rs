@@ -1,6 +1,6 @@
 //! Writing predictors: MODEL.sparse.gguf.
 
-use super::rows::Rows;
+use super::rows::{Rows, narrow};
 use super::{PredictorError, PredictorOptions, TrainedLayer, TrainedPredictor};
 use crate::convert::encode;
 use sluice::file::{GgufHeader, MetaValue, OutputFile};
@@ -133,9 +133,4 @@ impl TrainedPredictor {
         }
         Ok(writer.finish()?)
     }
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "rounded")]
-const fn narrow(x: f64) -> f32 {
-    x as f32
 }
