@@ -6,7 +6,7 @@ use crate::contract::GROUP;
 use crate::neuron::{Form, GroupPanels, LinesFn, STRIP_ROWS, Strip};
 use crate::panel::PANEL_ROWS;
 use crate::panel::form::CHUNK;
-use crate::vector::neurons;
+use crate::vector::neurons::{self, listed::RowsAhead};
 
 impl KernelTable {
     /// [`Self::matmul`] of the rows that `rows` lists instead of `args.rows`: element (token t, i) is the product with
@@ -92,6 +92,9 @@ impl KernelTable {
         };
         let mut room = GroupPanels::EMPTY;
         let mut strips = [strip(0), strip(step)];
+        if as_they_lie.is_some() {
+            RowsAhead::new(strips[0].each_row(), args.layout.gguf_row_bytes(), 1).at_once();
+        }
         for (i, first) in (0..n_rows).step_by(step).enumerate() {
             let out = args.out.wrapping_add(first);
             let (now, next) = (&strips[i % 2], &strips[(i + 1) % 2]);

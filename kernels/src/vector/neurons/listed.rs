@@ -52,6 +52,13 @@ impl<'a> RowsAhead<'a> {
         }
     }
 
+    /// Prefetches all of it now.
+    pub(crate) fn at_once(mut self) {
+        while self.n_left > 0 || !self.rows.as_slice().is_empty() {
+            self.step();
+        }
+    }
+
     #[inline(always)]
     fn step(&mut self) {
         if self.n_left == 0 {
