@@ -21,7 +21,7 @@ pub enum SparseError {
     /// The calibration file cannot be used.
     #[error(transparent)]
     File(#[from] SparseFileError),
-    /// There is no calibration file.
+    /// The calibration file does not exist.
     #[error(
         "sparse {mode}: {path} does not exist: make it with sluice sparsify -m {model} -f TEXT, or name another file (--sparse-file)"
     )]
