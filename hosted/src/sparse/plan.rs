@@ -372,7 +372,7 @@ fn read_file(
     let model = Path::new(source.name);
     let path = match path {
         Some(path) => path.to_path_buf(),
-        None => SparseFile::beside(model),
+        None => SparseFile::next_to(model),
     };
     let shown = path.display().to_string();
     if !path.exists() {
