@@ -15,7 +15,7 @@ use core::ops::Range;
 pub(super) struct Network {
     pub(super) layer: usize,
     pub(super) activation: Activation,
-    /// Its first neuron among those of the layer.
+    /// Its first neuron among the layer's.
     pub(super) first: usize,
     pub(super) n_ff: usize,
 }
@@ -312,7 +312,7 @@ impl<'a> Keeping<'a> {
             };
             bits |= byte.0 << shift;
         }
-        // How many of those of this signal are kept: the first ones.
+        // How many neurons of this signal are kept: the first ones.
         let (signal, mut n_kept) = (f32::from_bits(bits), 0);
         each(&mut |_, x| n_kept += usize::from(x.to_bits() == bits));
         let mut one = Out::default();

@@ -186,7 +186,7 @@ impl<'a> Linear<'a> {
                 }
             };
             match up {
-                Some(up) if self.multiply_active(pass, rank, gated, up, &gate, &up_tile) => {}
+                Some((up, _)) if self.multiply_active(pass, rank, gated, up, &gate, &up_tile) => {}
                 Some((up, site)) => self.multiply(pass, rank, up, site, &up_tile, selection),
                 None => self.fill_up(pass, gated, &up_tile),
             }

@@ -278,13 +278,13 @@ typedef struct sluice_context_params {
    */
   float draft_p_min;
   /*
-   Which neurons are left unread: `exact`, those of a file packed by neuron that change no bit, or `off`. Null is
+   Which neurons are left unread: `exact`, which changes no bit and takes a file packed by neuron, or `off`. Null is
    `exact` where the file allows it; given by name, `exact` refuses other files. `threshold`, `target`, `top-k:N` and
    `budget:SHARE` change results (docs/sparsity.md), and the fingerprint of states.
    */
   const char *sparse;
   /*
-   The calibration file of `threshold` and `target`; null is the one beside the model.
+   The calibration file of `threshold` and `target`; null is the one next to the model.
    */
   const char *sparse_file;
 } sluice_context_params;

@@ -69,11 +69,11 @@ pub struct ContextParams {
     pub n_draft_min: u32,
     /// A draft ends at a token that is less probable than this, 0 to 1.
     pub draft_p_min: f32,
-    /// Which neurons are left unread: `exact`, those of a file packed by neuron that change no bit, or `off`. Null is
+    /// Which neurons are left unread: `exact`, which changes no bit and takes a file packed by neuron, or `off`. Null is
     /// `exact` where the file allows it; given by name, `exact` refuses other files. `threshold`, `target`, `top-k:N` and
     /// `budget:SHARE` change results (docs/sparsity.md), and the fingerprint of states.
     pub sparse: *const c_char,
-    /// The calibration file of `threshold` and `target`; null is the one beside the model.
+    /// The calibration file of `threshold` and `target`; null is the one next to the model.
     pub sparse_file: *const c_char,
 }
 

@@ -3,7 +3,7 @@
 //! The model reads the text whole while the signals of its neurons are counted, layer by layer, in bins of equal ratio. A
 //! layer's threshold is `λ` times the root mean square of its signals, without the largest hundredth, so that the last neuron left out costs every layer
 //! the same share of its energy; one `λ` gives the density of the whole model. With a divergence as the goal, the density
-//! is found by measuring: half of the logits of some chunks against those of the whole model.
+//! is found by measuring: half of the logits of some chunks against the whole model's.
 
 use sluice::Session;
 use sluice::evaluate::{EvaluateError, log_softmax};

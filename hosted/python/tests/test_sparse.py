@@ -28,7 +28,7 @@ def test_neurons_left_unread(tmp_path):
 
 
 def test_modes_that_change_answers(tmp_path):
-    """A calibration file is found beside the model, or named; each mode answers otherwise than the whole model."""
+    """A calibration file is found next to the model, or named; each mode answers otherwise than the whole model."""
     model, text = tmp_path / "m.gguf", tmp_path / "text.txt"
     model.write_bytes((ROOT / "tests/fixtures/models/llama-Q8_0.gguf").read_bytes())
     text.write_text("The little dog saw a red ball in the garden. " * 60)

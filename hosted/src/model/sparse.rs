@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 impl ModelSource {
     /// The model with a mode that leaves neurons out, as a part of its identity; [`SparseMode::Exact`] and
-    /// [`SparseMode::Off`] change nothing. `file` is the calibration file of modes that need one, by default the one beside
-    /// the model ([`SparseFile::beside`]).
+    /// [`SparseMode::Off`] change nothing. `file` is the calibration file of modes that need one, by default the one next to
+    /// the model ([`SparseFile::next_to`]).
     ///
     /// # Errors
     /// [`SparseError`]: the file is missing, or another model's; the model does not allow the mode.

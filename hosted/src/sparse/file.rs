@@ -41,9 +41,9 @@ pub struct SparseFileError {
 }
 
 impl SparseFile {
-    /// Where the file of the model at `model` is found by itself: `MODEL.sparse.json` beside it.
+    /// Where the file of the model at `model` is found by itself: `MODEL.sparse.json` next to it.
     #[must_use]
-    pub fn beside(model: &Path) -> PathBuf {
+    pub fn next_to(model: &Path) -> PathBuf {
         model.with_extension("sparse.json")
     }
 
@@ -158,7 +158,7 @@ impl SparseFile {
         format!("{value:#}\n")
     }
 
-    /// The shares of the layers for a density of the whole model, between those of the file; `None` outside of them.
+    /// The shares of the layers for a density of the whole model, between the file's; `None` outside of them.
     #[must_use]
     pub fn shares_at(&self, density: f64) -> Option<Vec<f32>> {
         let above = self

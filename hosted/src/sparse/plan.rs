@@ -21,7 +21,7 @@ pub enum SparseError {
     /// The calibration file cannot be used.
     #[error(transparent)]
     File(#[from] SparseFileError),
-    /// There is no calibration file.
+    /// The calibration file does not exist.
     #[error(
         "sparse {mode}: {path} does not exist: make it with sluice sparsify -m {model} -f TEXT, or name another file (--sparse-file)"
     )]
@@ -372,7 +372,7 @@ fn read_file(
     let model = Path::new(source.name);
     let path = match path {
         Some(path) => path.to_path_buf(),
-        None => SparseFile::beside(model),
+        None => SparseFile::next_to(model),
     };
     let shown = path.display().to_string();
     if !path.exists() {

@@ -15,7 +15,7 @@ pub const PREDICTOR_MODEL: &str = "predictor.model";
 /// `general.architecture` of a predictor's file.
 pub const PREDICTOR_ARCHITECTURE: &str = "predictor";
 
-/// Where the predictor of the model at `model` is found by itself: `MODEL.sparse.gguf` beside it.
+/// Where the predictor of the model at `model` is found by itself: `MODEL.sparse.gguf` next to it.
 #[must_use]
 pub fn predictor_beside(model: &Path) -> PathBuf {
     model.with_extension("sparse.gguf")
@@ -29,7 +29,7 @@ pub(crate) struct LoadedPredictor {
 }
 
 impl LoadedPredictor {
-    /// The predictor of a model: of the file at `path`, else the model's own, else of the file beside the model.
+    /// The predictor of a model: of the file at `path`, else the model's own, else of the file next to the model.
     pub(crate) fn open(subject: &Subject<'_>, path: Option<&Path>) -> Result<Self, SparseError> {
         if path.is_none() && has_predictor(subject.file) {
             let text = "own predictor".to_owned();

@@ -30,10 +30,14 @@ impl Linear<'_> {
         pass: &Pass<'_>,
         rank: usize,
         gated: &Gated<'_>,
-        (up, site): (&Weight<'_>, Site),
+        up: &Weight<'_>,
         gate: &Tile<'_>,
         tile: &Tile<'_>,
     ) -> bool {
+        let site = match gated.gates {
+            Some(_) => self.site,
+            None => self.up_site(),
+        };
         let n = tile.rows.len();
         if !self.leaves_out(pass, up, Form::Rows) || n > NEURONS_MAX {
             return false;

@@ -31,7 +31,7 @@ Examples:
 pub(crate) struct SparsifyArgs {
     #[command(flatten)]
     reading: ReadingArgs,
-    /// Set the file to write; by default MODEL.sparse.json beside the model, or MODEL.sparse.gguf for a predictor
+    /// Set the file to write; by default MODEL.sparse.json next to the model, or MODEL.sparse.gguf for a predictor
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Set the divergence from the whole model that thresholds may cause, in nats per token [default: 0.01]
@@ -108,7 +108,7 @@ pub(super) fn sparsify(args: &SparsifyArgs) -> anyhow::Result<Ending> {
     }
     let model = reading.session.model().clone();
     let path = args.output.clone();
-    let path = path.unwrap_or_else(|| SparseFile::beside(model.name().as_ref()));
+    let path = path.unwrap_or_else(|| SparseFile::next_to(model.name().as_ref()));
     // Before the work, so that it is not in vain.
     let output = OutputFile::create(&path, args.overwrite)?;
     let signal = args

@@ -23,7 +23,7 @@ pub(crate) struct SparseArgs {
     pub(crate) sparse: Option<SparseMode>,
     /// Set the calibration file of --sparse threshold and target, or the predictor
     ///
-    /// As `sluice sparsify` writes them. By default MODEL.sparse.json and MODEL.sparse.gguf beside the model.
+    /// As `sluice sparsify` writes them. By default MODEL.sparse.json and MODEL.sparse.gguf next to the model.
     #[arg(long, value_name = "FILE", requires = "sparse")]
     pub(crate) sparse_file: Option<PathBuf>,
 }

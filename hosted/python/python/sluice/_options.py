@@ -28,7 +28,7 @@ class Options(TypedDict, total=False):
             or `off`; by default `exact`, which has no effect on other files. Given for one of these, it is an error.
             `threshold`, `target`, `top-k:512` and `budget:0.05` leave out more in any file, and change answers.
         sparse_file (path): The calibration file of `threshold` and `target`, made by `sluice sparsify`; by default
-            the one beside the model.
+            the one next to the model.
         longrope (str): The rotary divisors of a longrope model: `short` or `long`; by default by the text's length.
         isa (str): The kernels: `scalar`, `avx2`, `avx512` and others; by default `SLUICE_ISA`, else the fastest.
 

@@ -86,7 +86,7 @@ pub struct ModelsOptions {
     pub tables_stay: bool,
     /// The activation of gates, instead of the files' own; every model has to be able to take it.
     pub activation: Option<Activation>,
-    /// The calibration file of [`Limits::sparse`]; `None` for the one beside each model.
+    /// The calibration file of [`Limits::sparse`]; `None` for the one next to each model.
     pub sparse_file: Option<PathBuf>,
     /// Whether all weights are checked first.
     pub check_tensors: bool,

@@ -18,7 +18,7 @@ impl<'p> Block<'p> {
         self.keeping_of(Site::FfnDown, first, self.shape.n_ff)
     }
 
-    /// How those of the expert that works on every token are.
+    /// How the neurons of the expert that works on every token are chosen.
     pub(super) fn keeping_of_shared(&self) -> Option<Keeping<'p>> {
         let n_ff = self.shape.shared?.n_ff;
         let first = self.shape.n_expert * self.shape.n_ff;
