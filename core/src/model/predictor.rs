@@ -1,6 +1,6 @@
 //! Predictors: small matrices that tell from what a feed-forward network reads which of its neurons will be active.
 //!
-//! A layer's scores are `up · (down · x) + bias`, or `up · x` where there is no down; neurons whose score is above the
+//! A layer's scores are `up · (down · x) + bias`, or `up · x` without a down; neurons whose score is above the
 //! layer's threshold are computed. They come from files of their own, `MODEL.sparse.gguf`, or are part of PowerInfer's
 //! model files: there x is the residual stream without a norm, and a ReLU stands between the two matrices.
 

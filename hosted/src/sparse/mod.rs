@@ -2,13 +2,16 @@
 //! model.
 #![forbid(unsafe_code)]
 
+mod error;
 mod file;
 mod mode;
 mod plan;
 mod predictor;
 
+pub use error::SparseError;
+pub(crate) use error::Subject;
 pub use file::{SparseFile, SparseFileError};
 pub use mode::{SparseMode, SparseModeError, SparseRule, signal_name, signal_of};
-pub use plan::{NormsError, SparseError, SparsePlan, default_signal, neuron_norms};
-pub(crate) use plan::{SparseSetup, Subject};
+pub(crate) use plan::SparseSetup;
+pub use plan::{NormsError, SparsePlan, default_signal, neuron_norms};
 pub use predictor::{PREDICTOR_ARCHITECTURE, PREDICTOR_MODEL, predictor_beside};

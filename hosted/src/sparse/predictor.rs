@@ -1,6 +1,6 @@
 //! Predictors of active neurons, read from their files: MODEL.sparse.gguf, or the model's own of PowerInfer.
 
-use super::plan::{SparseError, Subject};
+use super::error::{SparseError, Subject};
 use crate::file::{LoadMode, ModelFile};
 use crate::host::memory::AlignedMemory;
 use crate::identity::identify;

@@ -47,7 +47,7 @@ fn a_predictor_is_made_found_by_itself_and_belongs_to_its_model() {
     fails(1, &[&of_other[..], &named].concat(), &another);
     let beside = ["llama-Q8_0.sparse.gguf does not exist", "--predictor ridge"];
     fails(1, &[&of_other[..], &["predictor"]].concat(), &beside);
-    // A model is no predictor, nor is a part of one.
+    // A model is not a predictor, nor is a part of one.
     let is_model = ["predictor", "--sparse-file", &model];
     let expected = ["expected a predictor's file"];
     fails(1, &[&of_other[..], &is_model].concat(), &expected);

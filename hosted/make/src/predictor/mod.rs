@@ -124,7 +124,7 @@ pub struct TrainedLayer {
 pub struct LayerOutcome {
     /// Its predictor, if it has one.
     pub trained: Option<TrainedLayer>,
-    /// What the predictor chooses; `None` where there is no dense network.
+    /// What the predictor chooses; `None` without a dense network.
     pub measured: Option<PredictorMeasure>,
 }
 
@@ -138,14 +138,14 @@ impl LayerOutcome {
 /// A model's predictor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainedPredictor {
-    /// Rows of the first matrices; 0 where there are none.
+    /// Rows of the first matrices; 0 for signs.
     pub rank: usize,
     /// Each of the model's layers.
     pub layers: Vec<LayerOutcome>,
 }
 
-/// Makes a predictor of the session's model from chunks of equal length. `progress` is told how many layers are done, of how
-/// many.
+/// Makes a predictor of the session's model from chunks of equal length. `progress` gets the numbers of layers done
+/// and of all.
 ///
 /// # Errors
 /// [`PredictorError`].

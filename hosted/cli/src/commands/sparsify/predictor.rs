@@ -13,8 +13,16 @@ use sluice_make::predictor::{
     LayerOutcome, PredictorError, PredictorKind, PredictorOptions, TrainedPredictor, train,
 };
 
-/// A kind of predictor and its rank, as in `ridge:128`; 0 for the default.
-pub(super) fn parse(text: &str) -> Result<(PredictorKind, usize), String> {
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    kind: PredictorKind,
+    /// 0 for the default.
+    rank: usize,
+}
+
+/// A kind of predictor and its rank, as in `ridge:128`.
+pub(super) fn parse(text: &str) -> Result<Asked, String> {
     let (name, rank) = match text.split_once(':') {
         Some((name, rank)) => (name, Some(rank)),
         None => (text, None),
@@ -34,12 +42,12 @@ pub(super) fn parse(text: &str) -> Result<(PredictorKind, usize), String> {
             rank.ok_or_else(|| "expected a rank from 1 to 65536".to_owned())?
         }
     };
-    Ok((kind, rank))
+    Ok(Asked { kind, rank })
 }
 
 pub(super) fn make(
     args: &SparsifyArgs,
-    (kind, rank): (PredictorKind, usize),
+    asked: Asked,
     reading: &mut Reading,
 ) -> anyhow::Result<Ending> {
     let model = reading.session.model().clone();
@@ -49,8 +57,8 @@ pub(super) fn make(
     let output = OutputFile::create_model(&path, args.overwrite, *b"GGUF")?;
     #[expect(clippy::cast_possible_truncation, reason = "a share")]
     let options = PredictorOptions {
-        kind,
-        rank,
+        kind: asked.kind,
+        rank: asked.rank,
         recall: args.recall.unwrap_or(RECALL),
         density: args.density.map(|share| share as f32),
         n_threads: reading.session.team().count(),
@@ -138,8 +146,9 @@ mod tests {
 
     #[test]
     fn kinds_and_ranks_are_read() {
-        assert_eq!(parse("ridge"), Ok((PredictorKind::Ridge, 0)));
-        assert_eq!(parse("svd:128"), Ok((PredictorKind::Svd, 128)));
+        let asked = |kind, rank| Ok(Asked { kind, rank });
+        assert_eq!(parse("ridge"), asked(PredictorKind::Ridge, 0));
+        assert_eq!(parse("svd:128"), asked(PredictorKind::Svd, 128));
         for (text, part) in [
             ("pca", "expected svd, ridge or sign, found \"pca\""),
             ("sign:32", "sign has no rank"),
