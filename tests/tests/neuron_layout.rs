@@ -127,8 +127,15 @@ impl Format {
     fn by_neuron(&self, bytes: &[u8], n_rows: usize, n_cols: usize) -> Vec<Row> {
         let mut rows = vec![Row::default(); n_rows];
         let mut at = 0;
-        for n_cols in Self::groups(n_cols) {
-            for panel in rows.chunks_mut(16) {
+        let stripes = |rows: usize| {
+            (0..rows)
+                .step_by(512)
+                .map(move |row| row..rows.min(row + 512))
+        };
+        for (stripe, n_cols) in
+            stripes(n_rows).flat_map(|s| Self::groups(n_cols).map(move |n| (s.clone(), n)))
+        {
+            for panel in rows[stripe].chunks_mut(16) {
                 for _ in 0..n_cols / self.unit {
                     for (i, n) in self.numbers.iter().enumerate() {
                         for row in &mut *panel {
@@ -145,8 +152,8 @@ impl Format {
             }
         }
         at = at.next_multiple_of(64);
-        for _ in 0..n_cols {
-            for chunk in rows.chunks_mut(128) {
+        for stripe in stripes(n_rows).flat_map(|s| core::iter::repeat_n(s, n_cols)) {
+            for chunk in rows[stripe].chunks_mut(128) {
                 let (n, m) = (chunk.len() / 2, chunk.len() / 32);
                 let mut codes = vec![0u8; chunk.len()];
                 let mut shift = 0;
