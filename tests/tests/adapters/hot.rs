@@ -235,7 +235,7 @@ fn hot_clusters_are_those_that_were_active_most() {
         let (mut coldest, mut hottest, mut all, mut of_hot) = (f32::MAX, 0f32, 0.0, 0.0);
         for of_network in hot.order().networks() {
             let n_hot = of_network.n_hot as usize;
-            assert!(n_hot % CLUSTER_NEURONS == 0 || n_hot == of_network.order.len());
+            assert!(n_hot.is_multiple_of(CLUSTER_NEURONS) || n_hot == of_network.order.len());
             let down = tensor(&config, &of_network.network, Site::FfnDown).unwrap();
             let active = &profile.weights[&down].active;
             let sorted: Vec<f32> = of_network

@@ -3,7 +3,7 @@
 #[cfg(feature = "predictors")]
 mod predictor;
 
-use crate::flags::reading::{Chunks, ReadingArgs};
+use crate::flags::reading::{Chunks, Reading, ReadingArgs};
 use crate::outcome::{Ending, UsageError};
 use crate::ui::output::{TextOutput, note};
 use crate::ui::progress::WorkBar;
@@ -83,10 +83,6 @@ pub(super) fn sparsify(args: &SparsifyArgs) -> anyhow::Result<Ending> {
         let why = "--predictor: the Python package does not train predictors: use the program";
         return Err(UsageError(why.to_owned()).into());
     }
-    let goal = match args.density {
-        Some(density) => SparsifyGoal::Density(density),
-        None => SparsifyGoal::Divergence(args.target_kl.unwrap_or(TARGET_KL)),
-    };
     let cut = |opened: &ModelSource, len, max: usize| {
         let path = args.reading.file()?;
         let chunks = Chunks::read(opened, path, len, max)?;
@@ -106,6 +102,15 @@ pub(super) fn sparsify(args: &SparsifyArgs) -> anyhow::Result<Ending> {
     if let Some(asked) = asked {
         return predictor::make(args, asked, &mut reading);
     }
+    make(args, &mut reading)
+}
+
+/// Makes the calibration file.
+fn make(args: &SparsifyArgs, reading: &mut Reading) -> anyhow::Result<Ending> {
+    let goal = match args.density {
+        Some(density) => SparsifyGoal::Density(density),
+        None => SparsifyGoal::Divergence(args.target_kl.unwrap_or(TARGET_KL)),
+    };
     let model = reading.session.model().clone();
     let path = args.output.clone();
     let path = path.unwrap_or_else(|| SparseFile::next_to(model.name().as_ref()));

@@ -7,9 +7,9 @@ use crate::support::{fails, fixture, run_to};
 fn begun(name: &str) -> (Folder, String, String) {
     let folder = Folder::new(name);
     let (model, text) = (folder.path("m.gguf"), folder.path("text.txt"));
-    std::fs::copy(fixture("sparse/tale-relu-5.8m-Q8_0.gguf"), &model).unwrap();
+    std::fs::copy(fixture("sparse/tale-relu-5.8m-Q8_0.gguf"), &model).expect("a writable folder");
     let story = "Once upon a time, there was a little dog who saw a red ball in the garden. ";
-    std::fs::write(&text, story.repeat(60)).unwrap();
+    std::fs::write(&text, story.repeat(60)).expect("a writable folder");
     (folder, model, text)
 }
 
