@@ -26,7 +26,7 @@ pub enum SparseError {
         /// The model.
         model: String,
     },
-    /// There is no predictor.
+    /// The predictor does not exist.
     #[error(
         "sparse predictor: {path} does not exist: make it with sluice sparsify -m {model} -f TEXT --predictor ridge, or name another file (--sparse-file)"
     )]
@@ -49,7 +49,7 @@ pub enum SparseError {
     NeedlessFile(SparseMode),
     /// The file was made for another model.
     #[error(
-        "{path}: it was made for another model: its fingerprint is {found}, that of {model} is {expected}"
+        "{path}: it was made for another model: it has the fingerprint {found}, {model} has {expected}"
     )]
     OtherModel {
         /// The calibration file.

@@ -1,4 +1,4 @@
-//! Files that are refused, and those of PowerInfer.
+//! Files that are refused, and PowerInfer's.
 
 use super::{Loaded, RANK, SHAPE, Way, config_of, ids, predictor};
 use sluice_core::engine::{EngineError, EngineLimits, Sparse, StepOptions};
@@ -182,7 +182,7 @@ fn predictors_of_powerinfer_read_the_stream_without_its_norm() {
     assert!(one != dense.0);
     assert!(run(&with_fc(&SHAPE, -1e30), 1, 1) == dense.0);
     // Without a norm, the network's norm weights have no influence on which neurons are chosen: with the weights of a
-    // norm doubled and those of gate and up halved, exactly, all is as before.
+    // norm doubled and gate and up halved, exactly, all is as before.
     let mut scaled = file.clone();
     for layer in 0..2 {
         let norm = scaled.tensor(&format!("blk.{layer}.ffn_norm.weight"));

@@ -45,8 +45,8 @@ fn a_predictor_is_made_found_by_itself_and_belongs_to_its_model() {
     let named = ["predictor", "--sparse-file", &file];
     let another = ["made for another model", "m.sparse.gguf"];
     fails(1, &[&of_other[..], &named].concat(), &another);
-    let beside = ["llama-Q8_0.sparse.gguf does not exist", "--predictor ridge"];
-    fails(1, &[&of_other[..], &["predictor"]].concat(), &beside);
+    let missing = ["llama-Q8_0.sparse.gguf does not exist", "--predictor ridge"];
+    fails(1, &[&of_other[..], &["predictor"]].concat(), &missing);
     // A model is not a predictor, nor is a part of one.
     let is_model = ["predictor", "--sparse-file", &model];
     let expected = ["expected a predictor's file"];

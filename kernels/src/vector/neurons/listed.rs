@@ -147,7 +147,7 @@ unsafe fn x_pairs<L: NeuronLine, const NIBBLES: bool>(x: *const u8) -> [[L; 2]; 
     }
 }
 
-/// Dots of the halves of a row's group: those of a block are in a quarter.
+/// Dots of the halves of a row's group: a quarter has a block's.
 ///
 /// # Safety
 /// - A group of codes is readable at `row`; the CPU has the features of `L`.
