@@ -38,7 +38,12 @@ def test_modes_that_change_answers(tmp_path):
         sluice.Llama(model, n_ctx=64, sparse="threshold", verbose=False)
     subprocess.run([*command, "--density", "0.3", "-o", str(named)], check=True)
     told = []
-    for options in [{}, {"sparse": "threshold", "sparse_file": named}, {"sparse": "top-k:9"}, {"sparse": "budget:0.5"}]:
+    for options in [
+        {},
+        {"sparse": "threshold", "sparse_file": named},
+        {"sparse": "top-k:9"},
+        {"sparse": "budget:0.5"},
+    ]:
         llama = sluice.Llama(model, n_ctx=64, verbose=False, **options)
         reply = llama([11, 48, 85], max_tokens=8, temperature=0.0, logprobs=1)
         told.append(str(reply["choices"][0]["logprobs"]))
