@@ -22,8 +22,6 @@ use crate::model::{Site, Weight};
 use core::fmt;
 use core::ops::Range;
 
-/// Rows of a strip of a plain projection.
-pub(super) const STRIP_ROWS: usize = 4 * PANEL_ROWS;
 /// Rows of outputs that are prefetched before they are needed: long rows are far apart.
 const ROWS_AHEAD: usize = 8;
 

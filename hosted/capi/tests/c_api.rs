@@ -425,8 +425,8 @@ fn expected_errors<'e>(cut: &'e str, folder: &'e str) -> Vec<(&'e str, &'e str)>
             "unknown KV type 'f17'",
         ),
         (
-            "mode to come: SLUICE_INVALID_ARGUMENT: ",
-            "sparse: predictor is not available yet",
+            "no predictor: SLUICE_INVALID_ARGUMENT: ",
+            "tale-5.8m-Q4_K_M.sparse.gguf does not exist: make it with sluice sparsify",
         ),
         (
             "no calibration: SLUICE_INVALID_ARGUMENT: ",

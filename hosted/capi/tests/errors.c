@@ -146,7 +146,7 @@ static void contexts(const sluice_model *model)
     say("KV type", sluice_context_new(model, &params, &context));
     params = sluice_context_params_default();
     params.sparse = "predictor";
-    say("mode to come", sluice_context_new(model, &params, &context));
+    say("no predictor", sluice_context_new(model, &params, &context));
     params.sparse = "target";
     params.sparse_file = "none.sparse.json";
     say("no calibration", sluice_context_new(model, &params, &context));

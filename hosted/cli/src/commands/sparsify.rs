@@ -31,7 +31,9 @@ Examples:
 pub(crate) struct SparsifyArgs {
     #[command(flatten)]
     reading: ReadingArgs,
-    /// Set the file to write; by default MODEL.sparse.json next to the model, or MODEL.sparse.gguf for a predictor
+    /// Set the file to write; by default it is found by --sparse
+    ///
+    /// MODEL.sparse.json next to the model, or MODEL.sparse.gguf for a predictor.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Set the divergence from the whole model that thresholds may cause, in nats per token [default: 0.01]

@@ -57,7 +57,7 @@ fn flags_of_llama_cpp_are_known() {
         (&["--port", "80"], "use `sluice serve`"),
         (
             &["--chunks", "3"],
-            "but of `sluice imatrix`, `sluice perplexity`",
+            "but of `sluice imatrix`, `sluice sparsify`, `sluice perplexity`",
         ),
     ];
     for (flags, expected) in refused {

@@ -394,8 +394,7 @@ impl<'p> Block<'p> {
         };
         let (pass, index, order) = (self.pass, self.at.index, runner.order);
         let start = runner.now();
-        let layout = self.at.weights.layout(Site::FfnDown);
-        let n_strips = self.width().div_ceil(layout.strip_rows());
+        let n_strips = self.n_down_strips();
         let mut bytes = 0;
         let mut waiter = Waiter::new(self.source, index, ExpertPart::Down);
         let mut work = |rank, member: &mut _, strips: Range<usize>| {
@@ -433,6 +432,12 @@ impl<'p> Block<'p> {
         }
         runner.record(Phase::FfnDown, index, start, bytes);
         runner.barrier(index)
+    }
+
+    /// Units of work of a down projection: as many workers read an expert's.
+    fn n_down_strips(&self) -> usize {
+        let layout = self.at.weights.layout(Site::FfnDown);
+        self.width().div_ceil(layout.strip_rows())
     }
 
     /// Shows the rows of experts to an observer, and runs adapters on them, with a barrier if there are

@@ -5,7 +5,6 @@ use super::room::Choices;
 use super::routing::{Choice, weigh};
 use super::{Block, Routed};
 use crate::engine::adapt::{Adapted, Area, At};
-use crate::engine::linear::STRIP_ROWS;
 use crate::engine::pass::activations;
 use crate::engine::rows::{Buckets, Entries, InputRows, Order, SMALL_BATCH, TILE_TOKENS};
 use crate::engine::runner::Runner;
@@ -138,7 +137,7 @@ impl<'p> Block<'p> {
             experts: buckets.active(),
             readers: [
                 readers(self.shape.n_ff.div_ceil(GROUP)),
-                readers(self.width().div_ceil(STRIP_ROWS)),
+                readers(self.n_down_strips()),
             ],
             n_tokens: buckets.len() / self.shape.n_expert_used,
         });
