@@ -25,6 +25,8 @@ impl Linear<'_> {
 
     /// Fills the tile of an up matrix with the products of the neurons whose gates are not 0 in all rows, or that a row
     /// keeps, and with 0 elsewhere; `false` if it has to be computed whole.
+    // A frame of its own, so that products of whole matrices do not need its lists on their stack.
+    #[inline(never)]
     pub(super) fn multiply_active(
         &self,
         pass: &Pass<'_>,
@@ -77,6 +79,7 @@ impl Linear<'_> {
 
     /// Fills a tile with the products of the neurons that are selected for any of its rows, and with 0 elsewhere;
     /// `false` if the matrix is not by row, or there are too many rows.
+    #[inline(never)]
     pub(super) fn multiply_selected(
         &self,
         pass: &Pass<'_>,

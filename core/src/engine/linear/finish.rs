@@ -80,6 +80,8 @@ impl Linear<'_> {
     }
 
     /// `activation(gate) · up`, into the quantised rows: whole activation groups of every token.
+    // A frame of its own, which is not below that of the products.
+    #[inline(never)]
     pub(super) fn gate(
         pass: &Pass<'_>,
         rank: usize,
