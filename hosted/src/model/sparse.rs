@@ -11,7 +11,7 @@ use std::sync::Arc;
 impl ModelSource {
     /// The model with a mode that leaves neurons out, as a part of its identity; [`SparseMode::Exact`] and
     /// [`SparseMode::Off`] change nothing. `file` is the calibration file of modes that need one, by default the one next to
-    /// the model ([`SparseFile::next_to`]).
+    /// the model ([`crate::sparse::SparseFile::next_to`]).
     ///
     /// # Errors
     /// [`SparseError`]: the file is missing, or another model's; the model does not allow the mode.
