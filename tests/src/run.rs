@@ -3,7 +3,7 @@
 use core::sync::atomic::AtomicU32;
 use sluice::Team;
 use sluice_core::engine::{
-    BatchEntry, Engine, EngineError, EngineLimits, EnginePlan, Outputs, StepOptions, Wants,
+    BatchEntry, Engine, EngineError, EngineLimits, EnginePlan, Neurons, Outputs, StepOptions, Wants,
 };
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
@@ -278,12 +278,44 @@ pub fn logits(
     ids: &[u32],
     chunk: usize,
 ) -> Result<Vec<Vec<f32>>, EngineError> {
+    let stop = StopFlag::new();
+    let options = StepOptions::new(&YieldWait, &stop);
+    Ok(in_steps(engine, ids, chunk, options)?.0)
+}
+
+/// As [`logits`] with options, and the neurons of all steps. Entries have the first adapter of the options, if any.
+///
+/// # Errors
+/// Whatever the steps say.
+///
+/// # Panics
+/// If a worker panics.
+pub fn in_steps(
+    engine: &mut Engine<'_>,
+    ids: &[u32],
+    chunk: usize,
+    options: StepOptions<'_>,
+) -> Result<(Vec<Vec<f32>>, Neurons), EngineError> {
     engine.fit(0, ids.len())?;
-    let mut all = Vec::new();
+    let (mut rows, mut neurons) = (Vec::new(), Neurons::default());
     for (i, ids) in ids.chunks(chunk).enumerate() {
-        all.extend(step(engine, &entries(ids, 0, i * chunk))?);
+        let mut batch = entries(ids, 0, i * chunk);
+        let adapter = (!options.adapters.is_empty()).then_some(0);
+        batch.iter_mut().for_each(|entry| entry.adapter = adapter);
+        let step = engine.step(&batch, options)?;
+        std::thread::scope(|scope| {
+            for rank in 0..step.n_workers() {
+                let worker = step.join(rank).expect("each rank joins once");
+                scope.spawn(|| worker.run());
+            }
+        });
+        let outputs = step.finish()?;
+        let of_step = outputs.report().neurons;
+        neurons.n += of_step.n;
+        neurons.n_skipped += of_step.n_skipped;
+        rows.extend((0..ids.len()).filter_map(|i| Some(outputs.logits(i)?.to_vec())));
     }
-    Ok(all)
+    Ok((rows, neurons))
 }
 
 /// A hash over the bits of logits.

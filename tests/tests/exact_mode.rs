@@ -13,7 +13,7 @@ use sluice_core::team::StopFlag;
 use sluice_make::slc::FfnLayout;
 use sluice_tests::build::{File, Random, Shape};
 use sluice_tests::packing::{InPlace, TYPES_BY_NEURON, packed};
-use sluice_tests::run::{self, Room, Weights, YieldWait, entries};
+use sluice_tests::run::{self, Room, Weights, YieldWait};
 
 /// Activations that set gates to 0, with a threshold where there is one.
 const ACTIVATIONS: [(&str, Option<f32>); 4] = [
@@ -63,33 +63,14 @@ impl Way<'_> {
         };
         let mut room = Room::plan(model.config(), &limits).unwrap();
         let mut engine = room.engine(model, self.table, &limits).unwrap();
-        engine.fit(0, ids.len()).unwrap();
-        let (wait, stop) = (YieldWait, StopFlag::new());
         let blends: Vec<_> = self.adapter.iter().map(|blend| blend.parts()).collect();
-        let (mut rows, mut neurons) = (Vec::new(), Neurons::default());
-        for (i, ids) in ids.chunks(self.chunk).enumerate() {
-            let mut batch = entries(ids, 0, i * self.chunk);
-            for entry in &mut batch {
-                entry.adapter = self.adapter.map(|_| 0);
-            }
-            let options = StepOptions {
-                sparse: self.sparse,
-                adapters: &blends,
-                ..StepOptions::new(&wait, &stop)
-            };
-            let step = engine.step(&batch, options).unwrap();
-            std::thread::scope(|scope| {
-                for rank in 0..self.n_workers {
-                    let worker = step.join(rank).unwrap();
-                    scope.spawn(move || worker.run());
-                }
-            });
-            let outputs = step.finish().unwrap();
-            neurons.n += outputs.report().neurons.n;
-            neurons.n_skipped += outputs.report().neurons.n_skipped;
-            rows.extend((0..ids.len()).map(|i| outputs.logits(i).unwrap().to_vec()));
-        }
-        (rows, neurons)
+        let stop = StopFlag::new();
+        let options = StepOptions {
+            sparse: self.sparse,
+            adapters: &blends,
+            ..StepOptions::new(&YieldWait, &stop)
+        };
+        run::in_steps(&mut engine, ids, self.chunk, options).unwrap()
     }
 }
 

@@ -213,28 +213,12 @@ fn adapters_of_gate_up_and_down_have_the_bits_of_panels() {
                 ..limits(2)
             };
             with(model, &limits, |engine| {
-                engine.fit(0, ids.len()).unwrap();
-                let parts = [blend.parts()];
-                let mut found = Vec::new();
-                for (i, ids) in ids.chunks(chunk).enumerate() {
-                    let mut batch = entries(ids, 0, i * chunk);
-                    if has_adapter {
-                        batch.iter_mut().for_each(|entry| entry.adapter = Some(0));
-                    }
-                    let stop = StopFlag::new();
-                    let mut options = StepOptions::new(&YieldWait, &stop);
+                let (parts, stop) = ([blend.parts()], StopFlag::new());
+                let mut options = StepOptions::new(&YieldWait, &stop);
+                if has_adapter {
                     options.adapters = &parts;
-                    let step = engine.step(&batch, options).unwrap();
-                    std::thread::scope(|scope| {
-                        for rank in 0..2 {
-                            let worker = step.join(rank).unwrap();
-                            scope.spawn(move || worker.run());
-                        }
-                    });
-                    let outputs = step.finish().unwrap();
-                    found.extend((0..ids.len()).map(|i| outputs.logits(i).unwrap().to_vec()));
                 }
-                run::hash(&found)
+                run::hash(&run::in_steps(engine, &ids, chunk, options).unwrap().0)
             })
         };
         for chunk in [30, 4, 1] {

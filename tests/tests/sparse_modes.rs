@@ -368,26 +368,12 @@ fn logits(
     let ids: Vec<u32> = (0..16).map(|i| (7 * i * i + 11 * i + 5) % 300).collect();
     let mut room = Room::plan(model.config(), &limits).unwrap();
     let mut engine = room.engine(model, table, &limits).unwrap();
-    let (stop, mut rows, mut neurons) = (StopFlag::new(), Vec::new(), Neurons::default());
-    for (i, ids) in ids.chunks(chunk).enumerate() {
-        let batch = entries(ids, 0, i * chunk);
-        let options = StepOptions {
-            sparse,
-            ..StepOptions::new(&YieldWait, &stop)
-        };
-        let step = engine.step(&batch, options).unwrap();
-        std::thread::scope(|scope| {
-            for rank in 0..n_workers {
-                let worker = step.join(rank).unwrap();
-                scope.spawn(move || worker.run());
-            }
-        });
-        let outputs = step.finish().unwrap();
-        neurons.n += outputs.report().neurons.n;
-        neurons.n_skipped += outputs.report().neurons.n_skipped;
-        rows.extend((0..ids.len()).map(|i| outputs.logits(i).unwrap().to_vec()));
-    }
-    (rows, neurons)
+    let stop = StopFlag::new();
+    let options = StepOptions {
+        sparse,
+        ..StepOptions::new(&YieldWait, &stop)
+    };
+    run::in_steps(&mut engine, &ids, chunk, options).unwrap()
 }
 
 /// Networks and mixtures with partial groups.

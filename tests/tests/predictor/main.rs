@@ -18,7 +18,7 @@ use sluice_make::slc::FfnLayout;
 use sluice_tests::build::{File, Meta, Random, Shape, Tensor, encode};
 use sluice_tests::packing::{InPlace, packed};
 use sluice_tests::reference::dequant::dequantise;
-use sluice_tests::run::{self, Aligned, Room, Weights, YieldWait, entries};
+use sluice_tests::run::{self, Aligned, Room, Weights, YieldWait};
 
 /// A network of 352 neurons: whole words of bits, and half a word.
 const SHAPE: Shape = Shape {
@@ -124,29 +124,13 @@ impl<'a> Way<'a> {
         };
         let mut room = Room::plan(model.config(), &limits).unwrap();
         let mut engine = room.engine(model, self.table, &limits).unwrap();
-        engine.fit(0, ids.len()).unwrap();
-        let (wait, stop) = (YieldWait, StopFlag::new());
-        let (mut rows, mut neurons) = (Vec::new(), Neurons::default());
-        for (i, ids) in ids.chunks(self.chunk).enumerate() {
-            let batch = entries(ids, 0, i * self.chunk);
-            let options = StepOptions {
-                sparse: self.predictor.map_or(Sparse::Exact, Sparse::Predictor),
-                selector: self.selector,
-                ..StepOptions::new(&wait, &stop)
-            };
-            let step = engine.step(&batch, options).unwrap();
-            std::thread::scope(|scope| {
-                for rank in 0..self.n_workers {
-                    let worker = step.join(rank).unwrap();
-                    scope.spawn(move || worker.run());
-                }
-            });
-            let outputs = step.finish().unwrap();
-            neurons.n += outputs.report().neurons.n;
-            neurons.n_skipped += outputs.report().neurons.n_skipped;
-            rows.extend((0..ids.len()).map(|i| outputs.logits(i).unwrap().to_vec()));
-        }
-        (rows, neurons)
+        let stop = StopFlag::new();
+        let options = StepOptions {
+            sparse: self.predictor.map_or(Sparse::Exact, Sparse::Predictor),
+            selector: self.selector,
+            ..StepOptions::new(&YieldWait, &stop)
+        };
+        run::in_steps(&mut engine, ids, self.chunk, options).unwrap()
     }
 }
 
