@@ -29,8 +29,8 @@ except ImportError as error:
 
 N_LAYER, N_VOCAB, N_CTX = 8, 8192, 2048
 BLOCK, BLOCK_BYTES = 32, 18
-# Standard deviation of uniform codes of Q4_0, 0 to 15 less 8.
-CODE_DEVIATION = ((16**2 - 1) / 12) ** 0.5
+# Standard deviation of uniform codes of Q4_0 from 1 to 15, less 8: a mean other than 0 would make all gates alike.
+CODE_DEVIATION = ((15**2 - 1) / 12) ** 0.5
 # Bytes of random codes that all matrices are cut out of.
 POOL = 1 << 24
 
@@ -38,9 +38,9 @@ POOL = 1 << 24
 # weights has a standard deviation of 1: its quantiles are the normal distribution's.
 SHAPES = {
     "prosparse-7b": dict(n_embd=4096, n_head=32, n_kv=32, head=128, n_ff=11008, n_expert=0, n_used=0,
-                         threshold=1.2816, bar=1.35),
+                         threshold=1.2816, active=10, bar=1.35),
     "smallthinker-21b": dict(n_embd=2560, n_head=28, n_kv=4, head=128, n_ff=768, n_expert=64, n_used=6,
-                             threshold=0.6745, bar=1.15),
+                             threshold=0.6745, active=25, bar=1.15),
 }
 
 
@@ -70,7 +70,8 @@ def matrices(shape):
 def write(path, shape):
     """Writes the model."""
     rng = np.random.default_rng(1)
-    pool = rng.integers(0, 256, POOL, dtype=np.uint8)
+    low, high = rng.integers(1, 16, (2, POOL), dtype=np.uint8)
+    pool = low | high << 4
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name(f"random {path.stem}")
     writer.add_context_length(N_CTX)
@@ -138,9 +139,13 @@ def rows(rng, pool, n_rows, n_cols):
 
 def tokens_per_second(sluice, model, args, more=()):
     """Decode with Sluice, measured by its bench."""
+    return measure(sluice, model, args, more)["avg_ts"]
+
+
+def measure(sluice, model, args, more=()):
     done = run([sluice, "bench", "-m", model, "-p", 0, "-n", args.tokens, "-r", 1, "-t", args.threads,
                 "-o", "jsonl", *more])
-    return json.loads(done.stdout)["avg_ts"]
+    return json.loads(done.stdout)
 
 
 LLAMA = """
@@ -175,6 +180,9 @@ def compare(name, args):
             write(path, shape)
         run([args.sluice, "pack", path, panels])
         run([args.sluice, "pack", "--ffn", "neuron", path, neurons])
+    active = 100 - measure(args.sluice, neurons, args)["neurons_skipped_percent"]
+    if abs(active - shape["active"]) > 5:
+        raise Failed(f"{name}: {active:.1f}% of the neurons are active, {shape['active']}% are meant")
     pairs, off, llama = [], [], []
     for i in range(args.pairs + 1):
         one = tokens_per_second(args.sluice, panels, args)
@@ -191,7 +199,8 @@ def compare(name, args):
     median = statistics.median
     ratio = median(two / one for one, two, _ in pairs)
     noise = median(same / one for one, _, same in pairs)
-    print(f"{name}: panels {median(p[0] for p in pairs):.2f} tokens/s, by neuron {median(p[1] for p in pairs):.2f}: "
+    print(f"{name}, {active:.1f}% active: "
+          f"panels {median(p[0] for p in pairs):.2f} tokens/s, by neuron {median(p[1] for p in pairs):.2f}: "
           f"×{ratio:.2f} (bar {shape['bar']:.2f}; panels against themselves ×{noise:.2f})")
     if off:
         print(f"  by neuron, nothing left out: {median(off):.2f}")

@@ -18,7 +18,7 @@ pub(crate) type Product = unsafe fn(&Matmul<'_>);
 /// The products of a type with integer codes.
 pub(super) struct Products {
     pub(super) ty: WeightType,
-    /// With one token, with two, …
+    /// With one token, with two, … Each may have room for more.
     pub(super) few: [Product; FEW],
     /// With a multiple of [`tile::TOKENS`].
     pub(super) many: Product,
@@ -100,7 +100,8 @@ macro_rules! matmul {
             let few: [Product; FEW] = [
                 few_tokens::<B, 1>,
                 few_tokens::<B, 2>,
-                few_tokens::<B, 3>,
+                // Three read what four do, and a kernel of their own takes a thirtieth of the bare-metal image.
+                few_tokens::<B, FEW>,
                 few_tokens::<B, FEW>,
             ];
             Products {
