@@ -129,8 +129,8 @@ impl Format {
         let mut at = 0;
         let stripes = |rows: usize| {
             (0..rows)
-                .step_by(512)
-                .map(move |row| row..rows.min(row + 512))
+                .step_by(2048)
+                .map(move |row| row..rows.min(row + 2048))
         };
         for (stripe, n_cols) in
             stripes(n_rows).flat_map(|s| Self::groups(n_cols).map(move |n| (s.clone(), n)))
@@ -251,7 +251,13 @@ fn the_page_describes_every_byte() {
         let shape = Shape {
             ty: format.ty,
             n_layer: 1,
-            n_embd: if is_wide { 256 } else { 352 },
+            // More than one stripe in two of them.
+            n_embd: match format.ty {
+                Q4_K => 2304,
+                Q4_0 => 2432,
+                _ if is_wide => 256,
+                _ => 352,
+            },
             n_ff: if is_wide { 768 } else { 288 },
             ..Shape::SMALL
         };

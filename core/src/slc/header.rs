@@ -17,7 +17,7 @@ pub const MATRIX_BYTES: usize = 8;
 /// Revision of the panel formats in `sluice_kernels::panel`.
 pub const PANEL_REVISION: u8 = 2;
 /// Revision of the forms in `sluice_kernels::neuron`; panels have their own, which these files have, too.
-pub const NEURON_REVISION: u8 = 2;
+pub const NEURON_REVISION: u8 = 3;
 /// Maximum length of a row that is laid out in panels, in elements: 16 rows are held in memory at once.
 pub const PANEL_COLUMNS_MAX: u64 = 1 << 24;
 

@@ -5,7 +5,7 @@
 //!
 //! - **[`Form::Rows`]**, for a matrix whose outputs are neurons (up). Row `r` is its lane of the panel: per 256 columns
 //!   the numbers of its blocks, then four bytes of each line. Rows follow each other.
-//! - **[`Form::Neurons`]**, for a matrix whose inputs are neurons (down). Outputs are in stripes of 512, so that products
+//! - **[`Form::Neurons`]**, for a matrix whose inputs are neurons (down). Outputs are in stripes of 2048, so that products
 //!   walk through memory in its order. First the heads of each stripe: of all its panels with the first 256 columns, then
 //!   with the next ones; then, from a multiple of 64 bytes on, for each stripe the codes of each column (neuron).
 //!

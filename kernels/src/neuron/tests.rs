@@ -20,7 +20,7 @@ fn types() -> impl Iterator<Item = WeightType> {
 fn shapes(ty: WeightType) -> Vec<(usize, usize)> {
     let block_len = ty.ggml().block_len();
     let cols = [1, 2, 4, 7, 8, 9, 17].map(|n| n * block_len);
-    let rows = [32, 64, 96, 128, 160, 256, 288, 544, 1152];
+    let rows = [32, 64, 96, 128, 160, 256, 288, 544, 2336];
     let all = rows.into_iter().flat_map(|r| cols.map(|c| (r, c)));
     all.enumerate()
         .filter(|(i, _)| i % 3 == block_len % 3)

@@ -7,7 +7,7 @@ use crate::contract::GROUP;
 /// Outputs whose codes are together in [`Form::Neurons`]; the last have 32, 64 or 96.
 pub(crate) const CHUNK: usize = 128;
 /// Outputs of a stripe in [`Form::Neurons`]; the last has what is left. Within a stripe a neuron's chunks are side by side.
-pub(crate) const STRIPE: usize = 4 * CHUNK;
+pub(crate) const STRIPE: usize = 16 * CHUNK;
 
 /// How the numbers and codes of a matrix are ordered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

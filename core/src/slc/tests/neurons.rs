@@ -21,7 +21,7 @@ fn headers_by_neuron_by_hand() {
     let down = tensor("blk.0.ffn_down.weight", [352, 64, 1], GgmlType::Q4_0);
     let header = TensorHeader::new(&down, Layout::Neurons, 0).unwrap();
     let bytes = header.to_bytes();
-    assert_eq!((bytes[1], bytes[3], bytes[49]), (2, PANEL_REVISION, 2));
+    assert_eq!((bytes[1], bytes[3], bytes[49]), (2, PANEL_REVISION, 3));
     assert_eq!(header.form, Form::Neurons);
     assert_eq!(header.len_bytes, 4 * (256 + 96) + 352 * 64 / 2);
     assert_eq!(TensorHeader::from_bytes(&bytes, &down), Ok(header));
@@ -97,7 +97,7 @@ fn every_field_of_a_header_by_neuron_is_checked() {
             (32, 1, "the payload has"),
             (44, 1, "scales"),
             (49, 0, "matrices by neuron of revision 0"),
-            (49, 1, "matrices by neuron of revision 1"),
+            (49, 2, "matrices by neuron of revision 2"),
         ] {
             let mut damaged = bytes;
             damaged[at] = value;

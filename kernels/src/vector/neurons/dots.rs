@@ -52,14 +52,17 @@ pub(crate) struct Chunks<'a> {
     pub(super) x: Int8Rows,
 }
 
-/// Columns that are read next: their codes are prefetched one column at a time.
+/// Columns that are read next: their codes are prefetched a piece at a time.
 pub(crate) struct Ahead {
     pub(super) columns: [u8; GROUP],
-    /// The next one to prefetch, and their number.
+    /// The column of the next piece, and the number of columns.
     pub(super) next: usize,
     pub(super) n: usize,
     pub(super) first: *const u8,
     pub(super) stride: usize,
+    /// Where in the column the next piece is; bytes of a piece, and of a column.
+    pub(super) at: usize,
+    pub(super) piece: usize,
     pub(super) bytes: usize,
 }
 
@@ -70,17 +73,24 @@ impl Ahead {
         n: 0,
         first: core::ptr::null(),
         stride: 0,
+        at: 0,
+        piece: 0,
         bytes: 0,
     };
 
     #[inline(always)]
-    pub(super) fn prefetch_column(&mut self) -> bool {
+    pub(super) fn prefetch_piece(&mut self) -> bool {
         let Some(column) = self.columns[..self.n].get(self.next) else {
             return false;
         };
-        let at = self.first.wrapping_add(usize::from(*column) * self.stride);
-        prefetch_to_l2(at, self.bytes);
-        self.next += 1;
+        let at = self
+            .first
+            .wrapping_add(usize::from(*column) * self.stride + self.at);
+        prefetch_to_l2(at, self.piece);
+        self.at += self.piece;
+        if self.at >= self.bytes {
+            (self.at, self.next) = (0, self.next + 1);
+        }
         true
     }
 }
@@ -151,9 +161,9 @@ unsafe fn of_kind<L: NeuronLine, const KIND: u8>(
             let at = (four.columns)
                 .map(|col| (chunks.first).wrapping_add(usize::from(col) * chunks.codes.stride));
             for (c, out) in out.as_chunks_mut::<PANELS>().0.iter_mut().enumerate() {
-                // As many columns are prefetched as are read.
+                // As much is prefetched as is read.
                 if c < 4 {
-                    ahead.prefetch_column();
+                    ahead.prefetch_piece();
                 }
                 let at = at.map(|at| at.wrapping_add(bytes * c));
                 // SAFETY: by the caller.

@@ -267,39 +267,52 @@ impl Span {
             }
         }
         let of = |g: usize| &active[(g - self.groups.start) * self.n_tokens..][..self.n_tokens];
-        let mut next = Unit::new(args, skip, args.rows.start).map(|unit| (unit, self.groups.start));
+        let first_of = |outputs| (outputs, self.groups.start);
+        let mut next = stripe_from(args, args.rows.start).map(first_of);
         let mut ahead = Ahead::EMPTY;
-        if let Some((unit, g)) = next {
-            ahead.start(args, g, unit, of(g));
+        if let Some((outputs, g)) = next.clone() {
+            ahead.start(args, g, outputs, of(g));
         }
-        while let Some((unit, g)) = next {
-            // What was not prefetched while the unit before was multiplied.
-            while ahead.prefetch_column() {}
+        while let Some((outputs, g)) = next {
+            // What was not prefetched while the group before was multiplied.
+            while ahead.prefetch_piece() {}
             next = match g + 1 < self.groups.end {
-                true => Some((unit, g + 1)),
-                false => Unit::new(args, skip, unit.end()).map(|unit| (unit, self.groups.start)),
+                true => Some((outputs.clone(), g + 1)),
+                false => stripe_from(args, outputs.end).map(first_of),
             };
-            if let Some((unit, g)) = next {
-                ahead.start(args, g, unit, of(g));
+            if let Some((outputs, g)) = next.clone() {
+                ahead.start(args, g, outputs, of(g));
             }
-            // SAFETY: by the caller.
-            unsafe { one_unit(args, skip, g, unit, of(g), &mut ahead, dots) };
+            let mut first = outputs.start;
+            while first < outputs.end {
+                let unit = Unit::new(skip, first..outputs.end);
+                // SAFETY: by the caller.
+                unsafe { one_unit(args, skip, g, unit, of(g), &mut ahead, dots) };
+                first = unit.end();
+            }
         }
     }
 }
 
+/// The outputs of a tile from `first` on that are in its stripe, if there are any.
+fn stripe_from(args: &Matmul<'_>, first: usize) -> Option<Range<usize>> {
+    let end = args.rows.end.min((first / STRIPE + 1) * STRIPE);
+    (first < end).then_some(first..end)
+}
+
 impl Ahead {
-    /// Starts with the active columns of group `g`, for the outputs of `unit`.
-    fn start(&mut self, args: &Matmul<'_>, g: usize, unit: Unit, active: &[Active]) {
+    /// Starts with the active columns of group `g`, for `outputs` of a stripe.
+    fn start(&mut self, args: &Matmul<'_>, g: usize, outputs: Range<usize>, active: &[Active]) {
         let mut all = Columns::NONE;
         for active in active {
             all.add(&active.columns);
         }
         self.n = all.list(&mut self.columns);
-        self.next = 0;
-        let chunk = ChunkCodes::new(&args.layout, unit.first);
+        (self.next, self.at) = (0, 0);
+        let chunk = ChunkCodes::new(&args.layout, outputs.start);
         self.first = (args.panels.as_ptr()).wrapping_add(chunk.at + g * GROUP * chunk.stride);
-        (self.stride, self.bytes) = (chunk.stride, unit.n_chunks * chunk.bytes());
+        (self.stride, self.piece) = (chunk.stride, 4 * chunk.bytes());
+        self.bytes = outputs.len().div_ceil(CHUNK) * chunk.bytes();
         // Addresses of all pages are looked up at once: one by one, each would be waited for.
         let mut page = 0;
         for column in &self.columns[..self.n] {
@@ -321,14 +334,13 @@ struct Unit {
 }
 
 impl Unit {
-    /// The unit of a tile that begins with output `first`, if there is one.
-    fn new(args: &Matmul<'_>, skip: &Skip, first: usize) -> Option<Self> {
-        let end = args.rows.end.min((first / STRIPE + 1) * STRIPE);
-        let n_chunks = (end.checked_sub(first)? / CHUNK).min(skip.sub_cols / 8);
-        (first < end).then_some(Self {
-            first,
+    /// The first unit of `outputs`, which are in one stripe.
+    fn new(skip: &Skip, outputs: Range<usize>) -> Self {
+        let n_chunks = (outputs.len() / CHUNK).min(skip.sub_cols / 8);
+        Self {
+            first: outputs.start,
             n_chunks: n_chunks.max(1),
-        })
+        }
     }
 
     /// The output after its last one, or beyond the matrix's.
