@@ -3,9 +3,9 @@
 
 mod in_place;
 
-pub(crate) use in_place::{load_head_in_place, longest_beside_experts};
+pub(crate) use in_place::{load_head_in_place, longest_in_memory};
 
-use crate::experts::ExpertError;
+use crate::experts::{ColdNeurons, ExpertError};
 use crate::file::{FileError, ModelFile};
 use crate::host::memory::{AlignedMemory, OutOfMemory, note_lock, policy};
 use crate::host::workers::WorkerPanicked;
@@ -150,6 +150,8 @@ impl ModelMemory {
 pub(crate) struct ModelPart<'c> {
     pub(crate) config: &'c ModelConfig,
     pub(crate) residency: Residency,
+    /// Neurons that are left on disk.
+    pub(crate) cold: Option<&'c ColdNeurons>,
 }
 
 /// Where weights are read from; messages call it `name`.

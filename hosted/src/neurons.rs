@@ -8,8 +8,7 @@ use sluice_core::gguf::{Array, Gguf};
 use sluice_core::hash::Hash64;
 use sluice_core::model::{Channel, ModelConfig, Site};
 
-/// Neurons that are read from a disk together, once the hot ones are in memory.
-pub const CLUSTER_NEURONS: usize = 64;
+pub use sluice_core::engine::CLUSTER_NEURONS;
 
 /// The key with the number of hot neurons of each layer, after the architecture's name.
 pub const HOT_NEURON_COUNT: &str = "hot_neuron_count";

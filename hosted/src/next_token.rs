@@ -70,6 +70,7 @@ impl Model {
                 let part = ModelPart {
                     config: &config,
                     residency,
+                    cold: None,
                 };
                 return load_head_in_place(file, slc, part, trunk, memory);
             }

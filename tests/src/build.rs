@@ -23,6 +23,7 @@ pub enum Meta {
     Strings(Vec<String>),
     F32s(Vec<f32>),
     I32s(Vec<i32>),
+    U32s(Vec<u32>),
 }
 
 impl From<u32> for Meta {
@@ -165,6 +166,11 @@ impl Meta {
             }
             Self::I32s(values) => {
                 put_typed(out, ARRAY, &5u32.to_le_bytes());
+                out.extend((values.len() as u64).to_le_bytes());
+                values.iter().for_each(|x| out.extend(x.to_le_bytes()));
+            }
+            Self::U32s(values) => {
+                put_typed(out, ARRAY, &4u32.to_le_bytes());
                 out.extend((values.len() as u64).to_le_bytes());
                 values.iter().for_each(|x| out.extend(x.to_le_bytes()));
             }

@@ -3,7 +3,7 @@
 use super::batch::{BatchEntry, EngineError, Wants};
 use super::limits::EngineLimits;
 use super::pass::{NO_ENTRY, Wanted};
-use super::sites::{Blend, Sparse, StepOptions};
+use super::sites::{Blend, ExpertSource, Sparse, StepOptions};
 use super::step::Engine;
 use crate::model::Predictor;
 use crate::state::StateError;
@@ -125,6 +125,10 @@ impl Engine<'_> {
             let source = options.experts.unwrap_or(&self.model);
             asked.check(self.model.config(), limits, source.is_resident())?;
         }
+        let lends_neurons = |source: &&dyn ExpertSource| {
+            (0..self.model.config().n_layer()).any(|layer| source.hot_neurons(layer).is_some())
+        };
+        let has_cold = !limits.cold_neurons && options.experts.as_ref().is_some_and(lends_neurons);
         let has_experts = options.experts.is_some() || self.model.has_experts();
         let has_kinds = |blend: &Blend<'_>| limits.adapter_kinds.contains(blend.kinds());
         let missing = [
@@ -138,6 +142,7 @@ impl Engine<'_> {
                     .predictor()
                     .is_some_and(|it| !self.has_room_for(it)),
             ),
+            ("cold_neurons", has_cold),
             ("experts", !has_experts && self.model.config().has_experts()),
         ];
         match missing.into_iter().find(|(_, is_missing)| *is_missing) {

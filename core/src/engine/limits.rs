@@ -43,6 +43,9 @@ pub struct EngineLimits {
     /// Whether steps may compare the neurons of a row by their gates ([`super::Approximation::ranks_gates`]): gates then take
     /// memory.
     pub ranks_gates: bool,
+    /// Whether steps may take neurons of dense networks from a source ([`super::ExpertSource::hot_neurons`]): gates then take
+    /// memory.
+    pub cold_neurons: bool,
     /// The largest predictor that steps may have ([`crate::model::Predictor::limits`]).
     pub predictor: PredictorLimits,
     /// Number of tokens by which a sequence can be rewound in a recurrent model. Each takes the room of a
@@ -81,6 +84,7 @@ impl EngineLimits {
             observes: false,
             selects: false,
             ranks_gates: false,
+            cold_neurons: false,
             predictor: PredictorLimits::NONE,
             n_behind: 0,
             n_checkpoints: 0,

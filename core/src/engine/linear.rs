@@ -8,6 +8,8 @@
 mod active;
 mod finish;
 
+pub(super) use active::ROWS_MAX;
+
 use super::adapt::{Adapted, Area, At, BesideList};
 use super::epilogue::{Epilogue, Gated, LogitScale, Selection};
 use super::pass::{Pass, TILE_FLOATS};

@@ -43,8 +43,8 @@ pub use output::{Outputs, StepReport};
 pub use plan::EnginePlan;
 pub use sites::{
     Adapter, AdapterEmbedding, AdapterError, AdapterPair, Approximation, Blend, BlendPart,
-    ExpertPart, ExpertSource, ExpertWeights, Loan, NeededExperts, NeuronRule, NeuronSignal,
-    Observer, Selector, SiteInput, Sparse, StepOptions, Unit,
+    CLUSTER_NEURONS, ExpertPart, ExpertSource, ExpertWeights, Loan, NeededExperts, NeuronRule,
+    NeuronSignal, Observer, Selector, SiteInput, Sparse, StepOptions, Unit,
 };
 pub use step::{Engine, Step, Worker};
 

@@ -545,7 +545,7 @@ typedef struct sluice_model_params {
   uint32_t use_mmap;
   /*
    Memory for a mixture's experts, in bytes: experts stay on disk, and as many as fit are cached. 0 keeps all in
-   memory.
+   memory. Also for the cold neurons of a dense model by neuron, of which 64 count as an expert.
    */
   uint64_t expert_cache_bytes;
   /*
@@ -553,7 +553,7 @@ typedef struct sluice_model_params {
    */
   const char *expert_io;
   /*
-   Eviction policy: `aged`, `lru`, `lfu`, `heat`, or `static` with a profile; null is `aged`.
+   Eviction policy: `aged`, `lru`, `lfu`, `fifo`, `heat`, or `static` with a profile; null is `aged`.
    */
   const char *expert_policy;
   /*

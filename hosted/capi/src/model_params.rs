@@ -24,11 +24,11 @@ pub struct ModelParams {
     /// is in use, the process gets a SIGBUS: the library installs no signal handler.
     pub use_mmap: u32,
     /// Memory for a mixture's experts, in bytes: experts stay on disk, and as many as fit are cached. 0 keeps all in
-    /// memory.
+    /// memory. Also for the cold neurons of a dense model by neuron, of which 64 count as an expert.
     pub expert_cache_bytes: u64,
     /// How experts are read: `uring`, `pread` or `mmap`; null is the first that works.
     pub expert_io: *const c_char,
-    /// Eviction policy: `aged`, `lru`, `lfu`, `heat`, or `static` with a profile; null is `aged`.
+    /// Eviction policy: `aged`, `lru`, `lfu`, `fifo`, `heat`, or `static` with a profile; null is `aged`.
     pub expert_policy: *const c_char,
     /// Profile of the experts that `static` keeps; null for none.
     pub expert_profile: *const c_char,

@@ -125,7 +125,7 @@ fn texts_are_those_of_the_model_in_memory() {
     let expected = hash(resident, "Once upon a time").expect("a text");
     assert_eq!((stats(model).n_experts, stats(model).needed), (0, 0));
     free(model, resident);
-    for policy in [c"aged", c"lru", c"lfu", c"heat"] {
+    for policy in [c"aged", c"lru", c"lfu", c"fifo", c"heat"] {
         let params = ModelParams {
             expert_policy: policy.as_ptr(),
             no_expert_prefetch: u32::from(policy == c"lfu"),

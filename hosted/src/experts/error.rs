@@ -3,6 +3,7 @@
 
 use crate::host::memory::OutOfMemory;
 use crate::host::process::TooManyFiles;
+use crate::neurons::NeuronOrderError;
 use core::error::Error;
 use core::fmt;
 use core::time::Duration;
@@ -31,6 +32,16 @@ pub enum ExpertError {
     TooSmall {
         cache_bytes: usize,
         expert_bytes: usize,
+    },
+    /// The memory is less than the cold neurons of a layer take, all of which a prompt needs at once.
+    TooSmallForLayer {
+        cache_bytes: usize,
+        layer_bytes: usize,
+    },
+    /// The keys of the order of neurons do not fit the model.
+    Order {
+        name: String,
+        error: NeuronOrderError,
     },
     /// Not enough memory for the pools.
     Memory(Arc<OutOfMemory>),
@@ -85,7 +96,11 @@ impl fmt::Display for ExpertError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoExperts { name } => {
-                write!(f, "{name}: the model has no experts to keep on disk")
+                write!(
+                    f,
+                    "{name}: the model has no experts to keep on disk, nor cold neurons (of files by `sluice quantize --hot` \
+                     and `sluice pack --ffn neuron`)"
+                )
             }
             Self::Model { name, error } => write!(f, "{name}: {error}"),
             Self::NoFile { name } => write!(
@@ -103,6 +118,14 @@ impl fmt::Display for ExpertError {
                 f,
                 "a cache of {cache_bytes} bytes cannot hold a single expert of {expert_bytes} bytes"
             ),
+            Self::TooSmallForLayer {
+                cache_bytes,
+                layer_bytes,
+            } => write!(
+                f,
+                "a cache of {cache_bytes} bytes cannot hold the cold neurons of one layer, {layer_bytes} bytes"
+            ),
+            Self::Order { name, error } => write!(f, "{name}: {error}"),
             Self::Memory(error) => write!(f, "not enough memory for experts: {error}"),
             Self::Open { path, error } => write!(f, "cannot open {}: {error}", path.display()),
             Self::Files { n_files, error } => {

@@ -1,6 +1,7 @@
 //! Where experts are stored: in files, and in a slot of memory.
 #![forbid(unsafe_code)]
 
+use super::cold::{ColdNeurons, Run};
 use super::device::DIRECT_ALIGN;
 use super::error::ExpertError;
 use crate::file::ModelFile;
@@ -100,6 +101,8 @@ pub(super) struct LayerPlaces {
     pub(super) parts: [PartPlaces; 2],
     /// Ranges of gate, up and down in the slot.
     pub(super) matrices: [Range<usize>; 3],
+    /// The neurons of a dense network before the first cluster; `None` for experts.
+    pub(super) n_hot: Option<usize>,
 }
 
 /// What one product reads of an expert.
@@ -114,8 +117,8 @@ pub(super) struct PartPlaces {
 pub(super) struct Piece {
     /// Where the bytes begin.
     begin: Begin,
-    /// Number of bytes.
-    pub(super) len: usize,
+    /// Number of bytes; of clusters of neurons, which differ, 0.
+    len: usize,
     /// Offset in the slot.
     pub(super) slot_offset: usize,
     /// Of rows as in GGUF, which become panels.
@@ -135,6 +138,8 @@ enum Begin {
     },
     /// Each somewhere: file and offset.
     Each(Vec<(usize, u64)>),
+    /// Pages of clusters of neurons in one file.
+    Pages { file: usize, run: Run },
 }
 
 impl Piece {
@@ -147,6 +152,26 @@ impl Piece {
                 stride,
             } => (file, offset + stride * u64::from(expert)),
             Begin::Each(places) => places[expert as usize],
+            &Begin::Pages { file, run } => (file, run.pages(expert).start),
+        }
+    }
+
+    /// Number of bytes of an expert.
+    pub(super) fn len_of(&self, expert: u32) -> usize {
+        match &self.begin {
+            Begin::Pages { run, .. } => {
+                let pages = run.pages(expert);
+                usize::try_from(pages.end - pages.start).unwrap_or(0)
+            }
+            _ => self.len,
+        }
+    }
+
+    /// The pages of a cluster of neurons; empty for experts.
+    pub(super) fn pages_of(&self, cluster: u32) -> Range<u64> {
+        match &self.begin {
+            Begin::Pages { run, .. } => run.pages(cluster),
+            _ => 0..0,
         }
     }
 
@@ -225,6 +250,65 @@ impl Places {
         }
     }
 
+    /// The clusters of cold neurons of a file.
+    pub(super) fn of_neurons(file: &ModelFile, cold: &ColdNeurons) -> Result<Self, ExpertError> {
+        let (cluster_bytes, total_bytes, n_most) = cold.sizes();
+        let mut places = Self {
+            layers: Vec::new(),
+            n_experts: 0,
+            n_in_layer_max: u32::try_from(n_most).unwrap_or(u32::MAX),
+            n_used_max: n_most,
+            slot_bytes: usize::try_from(cluster_bytes).unwrap_or(usize::MAX),
+            total_bytes,
+            paths: Vec::new(),
+            of_part: vec![None; file.n_parts()],
+            rows_bytes_max: 0,
+        };
+        for (layer, found) in cold.layers.iter().enumerate() {
+            let first_id = u32::try_from(layer * n_most).unwrap_or(u32::MAX);
+            let mut parts: [PartPlaces; 2] = Default::default();
+            for (part, runs) in parts
+                .iter_mut()
+                .zip(found.iter().flat_map(|found| &found.runs))
+            {
+                for &run in runs {
+                    part.pieces.push(places.pages(file, run)?);
+                }
+            }
+            places.n_experts += found.as_ref().map_or(0, |found| found.n_clusters);
+            places.layers.push(found.as_ref().map(|found| LayerPlaces {
+                first_id,
+                parts,
+                matrices: [const { 0..0 }; 3],
+                n_hot: Some(found.first),
+            }));
+        }
+        Ok(places)
+    }
+
+    /// The pages of clusters in a run.
+    fn pages(&mut self, file: &ModelFile, run: Run) -> Result<Piece, ExpertError> {
+        let located = file.locate(run.start, run.end - run.start);
+        let located = located.filter(|(_, offset)| *offset == run.start);
+        let index = located.and_then(|(part, _)| self.file(file, part));
+        let index = index.ok_or_else(|| ExpertError::NoFile {
+            name: file.name().to_owned(),
+        })?;
+        Ok(Piece {
+            begin: Begin::Pages { file: index, run },
+            len: 0,
+            slot_offset: 0,
+            rows: None,
+            sums: Vec::new(),
+        })
+    }
+
+    /// Maximum number of pieces of a part.
+    pub(super) fn n_pieces_max(&self) -> usize {
+        let parts = self.layers.iter().flatten().flat_map(|layer| &layer.parts);
+        parts.map(|part| part.pieces.len()).max().unwrap_or(0)
+    }
+
     fn add(&mut self, opened: &Found<'_>, matrices: &[ExpertMatrices]) -> Result<(), ExpertError> {
         let layer = matrices[0].layer;
         let shape = opened.experts(layer);
@@ -234,6 +318,7 @@ impl Places {
             first_id,
             parts: Default::default(),
             matrices: [const { 0..0 }; 3],
+            n_hot: None,
         };
         let mut at = 0;
         for matrix in matrices {

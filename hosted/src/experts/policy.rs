@@ -21,6 +21,8 @@ pub enum EvictionPolicy {
     Lru,
     /// Evicts the expert with the fewest uses, among equals by [`Self::Lru`].
     Lfu,
+    /// Evicts the expert that was read the longest ago.
+    Fifo,
     /// Evicts the expert with the least heat: each use adds 1, each insertion of any expert takes 2%.
     Heat,
     /// Evicts the experts of a profile last, the least counted of them first; all others by [`Self::Lru`].
@@ -29,7 +31,14 @@ pub enum EvictionPolicy {
 
 impl EvictionPolicy {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Aged, Self::Lru, Self::Lfu, Self::Heat, Self::Static];
+    pub const ALL: [Self; 6] = [
+        Self::Aged,
+        Self::Lru,
+        Self::Lfu,
+        Self::Fifo,
+        Self::Heat,
+        Self::Static,
+    ];
 
     /// Its name in flags and tables.
     #[must_use]
@@ -38,6 +47,7 @@ impl EvictionPolicy {
             Self::Aged => "aged",
             Self::Lru => "lru",
             Self::Lfu => "lfu",
+            Self::Fifo => "fifo",
             Self::Heat => "heat",
             Self::Static => "static",
         }
@@ -65,7 +75,7 @@ pub struct UnknownPolicy;
 
 impl fmt::Display for UnknownPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("expected aged, lru, lfu, heat or static")
+        f.write_str("expected aged, lru, lfu, fifo, heat or static")
     }
 }
 
@@ -91,6 +101,8 @@ pub struct Worth {
 struct Known {
     /// When it was used or inserted last; 0 for never.
     last: u64,
+    /// When it was inserted last.
+    inserted: u64,
     n_uses: u64,
     heat: f64,
     /// `n_ticks` when the heat was computed.
@@ -174,7 +186,7 @@ impl Worth {
         self.now += 1;
         self.n_ticks += u64::from(self.policy == EvictionPolicy::Heat);
         let known = &mut self.experts[id as usize];
-        known.last = self.now;
+        (known.last, known.inserted) = (self.now, self.now);
         let heat = known.heat_after(self.n_ticks, self.cooling).max(1.0);
         known.warm(heat, self.n_ticks, self.cooling);
     }
@@ -192,6 +204,7 @@ impl Worth {
         let known = &self.experts[id as usize];
         match self.policy {
             EvictionPolicy::Lru => known.last as f64,
+            EvictionPolicy::Fifo => known.inserted as f64,
             EvictionPolicy::Lfu => known.n_uses as f64 + known.last.min(LAST_MAX) as f64 / TWO_32,
             EvictionPolicy::Aged | EvictionPolicy::Heat => known.heat_log,
             EvictionPolicy::Static if known.rank > 0 => STATIC + f64::from(known.rank),
@@ -256,7 +269,10 @@ mod tests {
             assert_eq!(policy.to_string().parse(), Ok(policy));
         }
         let error = "LRU".parse::<EvictionPolicy>().unwrap_err();
-        assert_eq!(error.to_string(), "expected aged, lru, lfu, heat or static");
+        assert_eq!(
+            error.to_string(),
+            "expected aged, lru, lfu, fifo, heat or static"
+        );
     }
 
     #[test]
@@ -327,6 +343,20 @@ mod tests {
             order(&after(EvictionPolicy::Lru, None, &often_then_once), 2),
             [0, 1]
         );
+    }
+
+    #[test]
+    fn first_in_is_first_out_whatever_is_used() {
+        let mut worth = Worth::new(EvictionPolicy::Fifo, 3, 3, None);
+        for id in [1, 0, 2] {
+            worth.inserted(id);
+        }
+        for id in [1, 1, 0] {
+            worth.used(id);
+        }
+        assert_eq!(order(&worth, 3), [1, 0, 2]);
+        worth.inserted(1);
+        assert_eq!(order(&worth, 3), [0, 2, 1]);
     }
 
     #[test]

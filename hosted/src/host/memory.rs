@@ -114,6 +114,18 @@ impl AlignedMemory {
         Ok(unsafe { mlock(part.as_ptr().cast_mut().cast(), part.len()) }?)
     }
 
+    /// Keeps a part in small pages, so that those of its pages that are not used stay out of memory. A hint.
+    ///
+    /// # Panics
+    /// If the range is outside of the memory.
+    pub(crate) fn keep_small_pages(&self, range: Range<usize>) {
+        let part = &self[range];
+        let within = part.as_ptr().addr() % PAGE_BYTES;
+        let at = part.as_ptr().wrapping_sub(within).cast_mut().cast();
+        // SAFETY: pages of our own map; the advice changes no contents.
+        let _hint = unsafe { madvise(at, part.len() + within, Advice::LinuxNoHugepage) };
+    }
+
     /// Asks for huge pages, which spare address translation. A hint: before the first touch,
     /// and granted only as far as the system has such pages.
     ///
@@ -190,6 +202,7 @@ static LIVE: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 static MAPPED: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 /// Results of locking weights.
 static LOCKED: Mutex<Vec<HostMeasure>> = Mutex::new(Vec::new());
+const PAGE_BYTES: usize = 4096;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -8,7 +8,7 @@ use crate::host::memory::{AlignedMemory, note_lock, policy};
 use crate::team::Team;
 use core::ops::Range;
 use sluice_core::model::{
-    ExpertMatrices, LoadProgress, ModelConfig, ModelError, ModelPlan, ModelWeights, Residency,
+    ExpertMatrices, LoadProgress, ModelError, ModelPlan, ModelWeights, Residency,
 };
 use sluice_core::slc::Slc;
 use sluice_core::team::StopFlag;
@@ -51,20 +51,26 @@ pub(super) fn load<'m>(
     let total_bytes = slc.header().file_len - start;
     let payload_len = usize::try_from(total_bytes)
         .map_err(|_| named(sluice_core::memory::MemoryError::TooLarge.into()))?;
-    let mapped = file
-        .mapped()
-        .and_then(|bytes| bytes.get(bytes.len() - payload_len..));
+    // Neurons that come and go need memory of their own.
+    let mapped = file.mapped().filter(|_| part.cold.is_none());
+    let mapped = mapped.and_then(|bytes| bytes.get(bytes.len() - payload_len..));
     // The staging memory of the GGUF file's plan is not needed.
     memory.staging = reserve("loading", 0)?;
     if mapped.is_some() {
         memory.weights = reserve("the weights", 0)?;
     } else if memory.weights.len() < payload_len {
-        // Without experts, most of it may stay untouched.
+        // Without experts or cold neurons, most of it may stay untouched.
         let room = AlignedMemory::sparse(payload_len);
         memory.weights = room.map_err(|error| LoadError::Memory {
             what: "the weights",
             error,
         })?;
+    }
+    for range in part.cold.iter().flat_map(|cold| cold.ranges()) {
+        let at = |offset: u64| usize::try_from(offset - start).unwrap_or(0);
+        memory
+            .weights
+            .keep_small_pages(at(range.start)..at(range.end));
     }
     let parts = parts(slc, part, payload_len).map_err(named)?;
     if policy().locks {
@@ -103,19 +109,27 @@ pub(super) fn load<'m>(
     make(slc, part.config, payloads, tables).map_err(named)
 }
 
-/// The ranges of a `.slc` file's payloads that are to be in memory: all, or all except experts.
+/// The ranges of a `.slc` file's payloads that are to be in memory: all, or all except experts or cold neurons.
 fn parts(
     slc: &Slc<'_>,
     part: ModelPart<'_>,
     payload_len: usize,
 ) -> Result<Vec<Range<usize>>, ModelError> {
-    let ModelPart { config, residency } = part;
+    let ModelPart {
+        config,
+        residency,
+        cold,
+    } = part;
     let first = slc.header().payload_offset();
     let tensors: Vec<_> = slc.gguf().tensors().collect();
-    let mut of_experts = Vec::new();
+    let pages = cold.iter().flat_map(|cold| cold.pages());
+    let pages = pages.filter(|pages| !pages.is_empty());
+    let mut absent: Vec<_> = pages
+        .map(|pages| pages.start - first..pages.end - first)
+        .collect();
     let mut note = |matrices: ExpertMatrices| {
         let header = slc.tensor_header(matrices.tensor, &tensors[matrices.tensor]);
-        of_experts.extend(header.map(|header| {
+        absent.extend(header.map(|header| {
             let start = header.offset - first;
             let stride = header.matrix_stride_bytes();
             let last = start + stride * (header.n_matrices() - 1);
@@ -128,7 +142,7 @@ fn parts(
             ModelPlan::experts_in_place(slc, &head, &mut note)?;
         }
     }
-    Ok(complement(of_experts, payload_len))
+    Ok(complement(absent, payload_len))
 }
 
 /// Ranges of the payloads that are tables, looked up row by row.
@@ -161,14 +175,10 @@ fn complement(mut ranges: Vec<Range<u64>>, payload_len: usize) -> Vec<Range<usiz
     parts
 }
 
-/// The longest range of a `.slc` file's payloads without experts.
-pub(crate) fn longest_beside_experts(slc: &Slc<'_>, config: &ModelConfig) -> Option<Range<usize>> {
+/// The longest range of a `.slc` file's payloads that are in memory.
+pub(crate) fn longest_in_memory(slc: &Slc<'_>, part: ModelPart<'_>) -> Option<Range<usize>> {
     let header = slc.header();
     let payload_len = usize::try_from(header.file_len - header.payload_offset()).ok()?;
-    let part = ModelPart {
-        config,
-        residency: Residency::WithoutExperts,
-    };
     let parts = parts(slc, part, payload_len).ok()?;
     parts.into_iter().max_by_key(Range::len)
 }

@@ -1,12 +1,12 @@
 //! From an open file to weights in memory.
 
-use super::{Model, ModelSource};
-use crate::experts::{ExpertError, ExpertOptions, ExpertStore};
+use super::{Model, ModelSource, Weights};
+use crate::experts::{ColdNeurons, ExpertError, ExpertOptions, ExpertStore, Home};
 use crate::file::HashRecords;
 use crate::head::Heads;
 use crate::identity::ModelIdentity;
 use crate::load::{
-    LoadError, ModelMemory, ModelPart, WeightsSource, load, load_from, longest_beside_experts,
+    LoadError, ModelMemory, ModelPart, WeightsSource, load, load_from, longest_in_memory,
 };
 use crate::owned::Owned;
 use crate::sparse::SparsePlan;
@@ -25,7 +25,8 @@ pub struct LoadOptions<'l> {
     pub progress: Option<&'l mut (dyn FnMut(LoadProgress) + Send)>,
     /// Source of the tensors instead of the file, by the file's offsets.
     pub source: Option<&'l dyn TensorSource>,
-    /// Leaves experts on disk: every step takes them from a store that reads them as they are needed.
+    /// Leaves experts on disk, or the cold neurons of a dense model by neuron: every step takes them from a store that reads
+    /// them as they are needed. Its other weights are then in memory, also where the file is mapped.
     pub experts: Option<ExpertOptions>,
     /// Leaves tables that are looked up row by row, such as embeddings, in the file, which has to be mapped: rows are
     /// read when tokens name them. Tables of a mapped `.slc` file always stay.
@@ -60,12 +61,17 @@ impl ModelSource {
         if options.check_tensors {
             self.check_tensors(stop)?;
         }
+        let cold = match options.experts {
+            Some(_) => self.cold_neurons()?,
+            None => None,
+        };
         let part = ModelPart {
             config,
-            residency: match options.experts {
-                Some(_) => Residency::WithoutExperts,
-                None => Residency::All,
+            residency: match (&options.experts, &cold) {
+                (Some(_), None) => Residency::WithoutExperts,
+                _ => Residency::All,
             },
+            cold: cold.as_ref(),
         };
         let memory = match options.source {
             None => ModelMemory::for_file(file, gguf, part, tables, n)?,
@@ -75,23 +81,27 @@ impl ModelSource {
                 ModelMemory::new(plan, n)?
             }
         };
-        let experts = options.experts.map(|experts| match options.source {
-            None => beside_ranks(&team.cpus_before(), || {
-                ExpertStore::open(file, gguf, config, experts).map(Arc::new)
-            }),
-            Some(_) => Err(ExpertError::OtherSource {
+        if options.experts.is_some() && options.source.is_some() {
+            return Err(LoadError::Experts(ExpertError::OtherSource {
                 name: self.name().to_owned(),
-            }),
-        });
-        let experts = experts.transpose().map_err(LoadError::Experts)?;
-        let dense = match (&experts, file.slc()?) {
-            (Some(_), Some(slc)) => longest_beside_experts(&slc, config),
+            }));
+        }
+        let cpus = team.cpus_before();
+        let (of_neurons, of_experts) = match &cold {
+            Some(_) => (options.experts, None),
+            None => (None, options.experts),
+        };
+        let experts = of_experts
+            .map(|options| beside_ranks(&cpus, || ExpertStore::open(file, gguf, config, options)));
+        let mut experts = experts.transpose().map_err(LoadError::Experts)?;
+        let dense = match (experts.is_some() || cold.is_some(), file.slc()?) {
+            (true, Some(slc)) => longest_in_memory(&slc, part),
             _ => None,
         };
         let source = options.source.unwrap_or(file.source());
         let heads = Heads::load(file, gguf, config, source)?;
         let memory = (memory, self.clone(), None);
-        let weights = Owned::new(memory, |(memory, opened, _)| {
+        let weights: Owned<Weights, _> = Owned::new(memory, |(memory, opened, _)| {
             let (file, gguf) = (opened.file(), opened.gguf());
             match options.source {
                 None => load(file, gguf, part, memory, team, stop, progress),
@@ -106,12 +116,20 @@ impl ModelSource {
                 }
             }
         })?;
+        let sparse = self.sparse_plan(weights.get(), n, cold.is_some())?;
+        let weights = Arc::new(weights);
+        if let (Some(cold), Some(options)) = (&cold, of_neurons) {
+            let payloads = weights.get().weight_memory();
+            let home = Home::new(payloads, cold.payload_offset(), weights.clone());
+            let opened = beside_ranks(&cpus, || ExpertStore::of_neurons(file, cold, home, options));
+            experts = Some(opened.map_err(LoadError::Experts)?);
+        }
         Ok(Model {
-            sparse: self.sparse_plan(weights.get(), n)?,
-            weights: Arc::new(weights),
+            sparse,
+            weights,
             heads: Arc::new(heads),
             opened: self.clone(),
-            experts,
+            experts: experts.map(Arc::new),
             head_experts: None,
             dense,
             is_in_place: options.source.is_none() && file.slc()?.is_some(),
@@ -126,10 +144,32 @@ impl ModelSource {
         &self,
         weights: &ModelWeights<'_>,
         n_threads: usize,
+        has_cold: bool,
     ) -> Result<Option<SparsePlan>, LoadError> {
         let setup = self.sparse.as_ref();
-        let plan = setup.map(|setup| SparsePlan::new(setup, weights, n_threads));
+        let plan = setup.map(|setup| SparsePlan::new(setup, weights, n_threads, has_cold));
         plan.transpose().map_err(LoadError::Sparse)
+    }
+
+    /// The neurons that can stay on disk; of a mixture none, as its experts do.
+    fn cold_neurons(&self) -> Result<Option<ColdNeurons>, LoadError> {
+        if self.config().has_experts() {
+            return Ok(None);
+        }
+        let slc = self.file().slc()?;
+        let found = ColdNeurons::find(slc.as_ref(), self.config());
+        found.map_err(|error| {
+            LoadError::Experts(ExpertError::Order {
+                name: self.name().to_owned(),
+                error,
+            })
+        })
+    }
+
+    /// Whether parts of it can stay on disk ([`LoadOptions::experts`]): experts, or cold neurons.
+    #[must_use]
+    pub fn can_stay_on_disk(&self) -> bool {
+        self.config().has_experts() || matches!(self.cold_neurons(), Ok(Some(_)))
     }
 
     fn identity(&self, hashes: Option<HashRecords>) -> ModelIdentity {

@@ -1,6 +1,7 @@
 //! Models of which neurons are left out.
 
 use super::{Model, ModelSource};
+use crate::experts::ExpertStore;
 use crate::file::HashRecords;
 use crate::identity::{HashError, Identity, ModelIdentity, identify};
 use crate::sparse::{SparseError, SparseMode, SparsePlan, SparseSetup, Subject};
@@ -77,8 +78,9 @@ impl Model {
         n_threads: usize,
     ) -> Result<Self, SparseError> {
         let opened = self.opened.with_sparse(mode, file)?;
+        let has_cold = self.experts().is_some_and(ExpertStore::lends_neurons);
         let plan = opened.sparse.as_ref();
-        let plan = plan.map(|setup| SparsePlan::new(setup, self.weights(), n_threads));
+        let plan = plan.map(|setup| SparsePlan::new(setup, self.weights(), n_threads, has_cold));
         Ok(Self {
             sparse: plan.transpose()?,
             identity: self.identity.clone().with_variant(opened.variant()),

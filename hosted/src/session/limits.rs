@@ -1,5 +1,6 @@
 //! The size of a session.
 
+use crate::experts::ExpertStore;
 use crate::model::Model;
 use crate::sparse::{SparseMode, SparsePlan};
 use sluice_core::engine::{self, Sparse};
@@ -124,6 +125,7 @@ impl Limits {
                 Some(Sparse::Approximate(asked)) => asked.ranks_gates(),
                 _ => false,
             },
+            cold_neurons: model.experts().is_some_and(ExpertStore::lends_neurons),
             predictor: match sparse {
                 Some(Sparse::Predictor(predictor)) => predictor.limits(),
                 _ => PredictorLimits::NONE,

@@ -75,8 +75,15 @@ impl SparsePlan {
         setup: &Arc<SparseSetup>,
         weights: &ModelWeights<'_>,
         n_threads: usize,
+        has_cold: bool,
     ) -> Result<Self, SparseError> {
         let config = weights.config();
+        if setup.signal == NeuronSignal::Contribution && has_cold {
+            return Err(SparseError::Model {
+                mode: setup.mode,
+                why: "contributions need all neurons in memory: use the signal product or gate, or omit --expert-cache",
+            });
+        }
         let is_local = matches!(setup.rule, Rule::Threshold(_));
         if setup.signal == NeuronSignal::Gate
             && !is_local

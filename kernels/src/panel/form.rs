@@ -3,6 +3,7 @@
 use super::group::GroupFormat;
 use super::{PANEL_ALIGN, PANEL_ROWS, PanelError, PanelLayout};
 use crate::contract::GROUP;
+use core::ops::Range;
 
 /// Outputs whose codes are together in [`Form::Neurons`]; the last have 32, 64 or 96.
 pub(crate) const CHUNK: usize = 128;
@@ -85,6 +86,15 @@ pub(crate) const fn chunk_at(layout: &PanelLayout, first: usize) -> (usize, usiz
 }
 
 impl PanelLayout {
+    /// The bytes of the codes of columns `cols`, in [`Form::Neurons`]: a range in each stripe of outputs.
+    pub fn code_ranges(&self, cols: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let stripes = (0..self.n_rows()).step_by(STRIPE);
+        stripes.map(move |first| {
+            let (at, stride) = chunk_at(self, first);
+            at + cols.start * stride..at + cols.end * stride
+        })
+    }
+
     /// The same matrix in another form.
     ///
     /// # Errors

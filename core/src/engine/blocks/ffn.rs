@@ -1,10 +1,12 @@
 //! The feed-forward network: gate and up, an activation, down.
 
 use super::LayerAt;
+use super::cold::{Cold, ColdRoom};
 use super::predict::{self, PredictRoom};
 use crate::engine::epilogue::{Epilogue, Gated, Selection};
 use crate::engine::keep::{Keeping, Network};
 use crate::engine::limits::EngineLimits;
+use crate::engine::linear::ROWS_MAX;
 use crate::engine::pass::{Needs, activations, activations_of};
 use crate::engine::rows::{Order, Rows};
 use crate::engine::runner::Runner;
@@ -26,6 +28,7 @@ pub(super) struct FfnRoom<'m> {
     cuts: Shared<'m, u64>,
     pub(super) needs: Needs,
     predict: PredictRoom<'m>,
+    cold: ColdRoom<'m>,
 }
 
 impl<'m> FfnRoom<'m> {
@@ -41,23 +44,29 @@ impl<'m> FfnRoom<'m> {
         };
         let row_bytes = config.kinds.iter().map(row_bytes).max().unwrap_or(0);
         let n_ff = |kind: &LayerKind| match &kind.channel {
-            Channel::Ffn(shape) if limits.ranks_gates => shape.n_ff,
+            Channel::Ffn(shape) if limits.ranks_gates || limits.cold_neurons => shape.n_ff,
             _ => 0,
         };
         let stride = config.kinds.iter().map(n_ff).max().unwrap_or(0);
+        let n_gates = match limits.ranks_gates {
+            true => limits.n_batch,
+            false => limits.n_batch.min(ROWS_MAX),
+        };
         let predict = PredictRoom::new(limits, room)?;
+        let cold = ColdRoom::new(config, limits, room)?;
         Ok(Self {
             rows: room.buffer(limits.n_batch, row_bytes)?,
             gates: Rows {
-                memory: room.buffer(limits.n_batch, stride)?,
+                memory: room.buffer(n_gates, stride)?,
                 stride,
             },
-            cuts: room.buffer(limits.n_batch, stride.min(1))?,
+            cuts: room.buffer(limits.n_batch, stride.min(limits.ranks_gates.into()))?,
             needs: Needs {
                 row_bytes,
                 ..predict.needs(limits)
             },
             predict,
+            cold,
         })
     }
 }
@@ -94,14 +103,19 @@ pub(super) fn run<'p>(
         keeping: Keeping::new(runner.pass, network, down.layout.ty()),
         gates: None,
     };
-    let (site, weight) = if rank_gates(runner, room, at, &input, &mut gated)? || !shape.is_gated {
+    let mut cold = Cold::of(runner, &room.cold, at.index, shape, &up);
+    let knows_gates = gates_first(runner, room, at, &input, &mut gated, cold.as_mut())?;
+    let (site, weight) = if knows_gates || !shape.is_gated {
         (Site::FfnUp, up)
     } else {
         gated.up = Some(up);
         (Site::FfnGate, model.matrix(at.weights, Site::FfnGate))
     };
     let gate_up = runner.linear(at.index, site, input, n, weight, Epilogue::Gated(gated));
-    runner.linears(Phase::FfnGateUp, at.index, &mut [gate_up])?;
+    match &cold {
+        Some(cold) => cold.gate_up(runner, gate_up)?,
+        None => runner.linears(Phase::FfnGateUp, at.index, &mut [gate_up])?,
+    }
     if let Some(keeping) = gated.keeping.filter(Keeping::ranks_values) {
         let pass = runner.pass;
         runner.share_rows(at.index, n, &|rows| {
@@ -112,6 +126,10 @@ pub(super) fn run<'p>(
     }
     // SAFETY: the rows were written before the last barrier.
     let input = unsafe { activations(&room.rows, &layout, n) };
+    let held = cold.as_ref().map(|cold| cold.down(runner.member));
+    if let Some(None) = held {
+        return runner.barrier(at.index);
+    }
     let add = runner
         .stream
         .add(model.norm(at.weights, Vector::ChannelPostNorm));
@@ -119,37 +137,46 @@ pub(super) fn run<'p>(
     runner.linears(Phase::FfnDown, at.index, &mut [down])
 }
 
-/// Computes all gates first, where rows are compared by them; `false` if they are not. Ends with a barrier.
-fn rank_gates<'p>(
+/// Computes all gates first, where rows are compared by them, or they tell which neurons have to be read; `false` if not.
+/// Ends with a barrier.
+fn gates_first<'p>(
     runner: &mut Runner<'p, '_>,
     room: &'p FfnRoom<'p>,
     at: LayerAt<'p>,
     input: &Activations<'p>,
     gated: &mut Gated<'p>,
+    cold: Option<&mut Cold<'p>>,
 ) -> Result<bool, Stop> {
     let (pass, n) = (runner.pass, runner.n_rows);
-    let Some(keeping) = gated.keeping.filter(Keeping::ranks_gates) else {
+    let ranked = gated.keeping.filter(Keeping::ranks_gates);
+    let cold = cold.and_then(|cold| cold.unless_known(runner, gated));
+    if ranked.is_none() && cold.is_none() {
         return Ok(false);
-    };
+    }
     let (gates, n_ff) = (room.gates, gated.layout.n_cols());
     let weight = pass.model.matrix(at.weights, Site::FfnGate);
     let store = Epilogue::Store(gates);
     let gate = runner.linear(at.index, Site::FfnGate, *input, n, weight, store);
     runner.linears(Phase::FfnGateUp, at.index, &mut [gate])?;
-    runner.share_rows(at.index, n, &|rows| {
-        for row in rows {
-            let start = row * gates.stride;
-            // SAFETY: written before the last barrier, and only read in this phase.
-            let gates = unsafe { gates.memory.read(start..start + n_ff) };
-            // SAFETY: a row is one worker's.
-            let cuts = unsafe { room.cuts.write(row..row + 1) };
-            cuts[0] = keeping.cut_of_gates(pass, gates);
-        }
-    });
-    runner.barrier(at.index)?;
-    // SAFETY: written before the barrier; no worker writes until the next layer.
-    gated.keeping = Some(keeping.with_cuts(unsafe { room.cuts.read(0..n) }));
+    if let Some(keeping) = ranked {
+        runner.share_rows(at.index, n, &|rows| {
+            for row in rows {
+                let start = row * gates.stride;
+                // SAFETY: written before the last barrier, and only read in this phase.
+                let gates = unsafe { gates.memory.read(start..start + n_ff) };
+                // SAFETY: a row is one worker's.
+                let cuts = unsafe { room.cuts.write(row..row + 1) };
+                cuts[0] = keeping.cut_of_gates(pass, gates);
+            }
+        });
+        runner.barrier(at.index)?;
+        // SAFETY: written before the barrier; no worker writes until the next layer.
+        gated.keeping = Some(keeping.with_cuts(unsafe { room.cuts.read(0..n) }));
+    }
     gated.gates = Some(gates);
+    if let Some(cold) = cold {
+        cold.need_active(runner, gated, gates);
+    }
     Ok(true)
 }
 

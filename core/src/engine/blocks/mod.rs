@@ -6,6 +6,7 @@
 //! written, and nothing else of them is computed.
 
 mod attention;
+mod cold;
 mod experts;
 mod ffn;
 mod layer_input;

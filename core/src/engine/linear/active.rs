@@ -11,7 +11,7 @@ use crate::kernels::table::Matmul;
 use crate::model::{Site, Weight};
 
 /// Maximum number of rows for which neurons are left out: of more, hardly any is inactive in all.
-const ROWS_MAX: usize = 8;
+pub(in crate::engine) const ROWS_MAX: usize = 8;
 /// Maximum number of neurons in a tile.
 const NEURONS_MAX: usize = TILE_FLOATS / 2;
 

@@ -11,6 +11,6 @@ pub use adapter::{Adapter, AdapterEmbedding, AdapterError, AdapterPair, Blend, B
 pub use observer::{Observer, SiteInput};
 pub use options::StepOptions;
 pub use selector::{Selector, Unit};
-pub use source::{ExpertPart, ExpertSource, ExpertWeights, Loan, NeededExperts};
+pub use source::{CLUSTER_NEURONS, ExpertPart, ExpertSource, ExpertWeights, Loan, NeededExperts};
 pub(super) use source::{Lent, Waiter};
 pub use sparse::{Approximation, NeuronRule, NeuronSignal, Sparse};

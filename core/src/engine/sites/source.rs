@@ -19,6 +19,15 @@ pub struct ExpertWeights<'w> {
     pub down: &'w [u8],
 }
 
+impl ExpertWeights<'_> {
+    /// Of neurons whose weights are in the model's own memory.
+    pub const IN_PLACE: Self = Self {
+        gate: &[],
+        up: &[],
+        down: &[],
+    };
+}
+
 impl fmt::Debug for ExpertWeights<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = self.gate.len() + self.up.len() + self.down.len();
@@ -27,6 +36,9 @@ impl fmt::Debug for ExpertWeights<'_> {
             .finish()
     }
 }
+
+/// Neurons of a cluster: those of a dense network that a source lends together ([`ExpertSource::hot_neurons`]).
+pub const CLUSTER_NEURONS: usize = 64;
 
 /// The part of an expert that a product reads: its gate and up matrices, or its down matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,7 +68,8 @@ pub struct NeededExperts<'a> {
     pub layer: usize,
     /// Indices of the experts, ascending.
     pub experts: &'a [u32],
-    /// Number of workers that will be lent each of them, once each: for gate and up, and for down.
+    /// Number of workers that will be lent each of them, once each: for gate and up, and for down. Of clusters of neurons,
+    /// [`usize::MAX`]: as many as ask.
     pub readers: [usize; 2],
     /// Tokens that need them.
     pub n_tokens: usize,
@@ -67,6 +80,10 @@ pub struct NeededExperts<'a> {
 ///
 /// An expert is lent for one product of one layer, then given back. A worker holds one at a time and does not wait
 /// for another while it holds one, so room for a single expert is enough for any step.
+///
+/// Of dense networks, a source may lend neurons ([`Self::hot_neurons`]): a cluster takes the place of an expert, and its rows
+/// of up and its columns of down (gate and up stand for up alone) come to their places in the model's own memory. A loan of
+/// one is [`ExpertWeights::IN_PLACE`]. Workers hold all clusters of a layer at once: there has to be room for those.
 pub trait ExpertSource: Sync {
     /// Announces the experts that a layer needs: at most once a layer and step, by one worker, maybe after others
     /// have asked for the first of them.
@@ -84,6 +101,16 @@ pub trait ExpertSource: Sync {
     /// current residual stream, likeliest first. The guess may be wrong.
     fn expect(&self, layer: usize, experts: &[u32]) {
         let _ = (layer, experts);
+    }
+
+    /// Neurons of a layer's dense network that are in memory, the first ones, a multiple of [`CLUSTER_NEURONS`]: the others
+    /// are lent in clusters, the first of which begins there. `None` if all are in memory.
+    ///
+    /// A step that leaves neurons unread asks for the clusters that have active ones; other steps ask for all of them. An
+    /// engine has to be made for it ([`crate::engine::EngineLimits::cold_neurons`]).
+    fn hot_neurons(&self, layer: usize) -> Option<usize> {
+        let _ = layer;
+        None
     }
 
     /// Lends the weights of an expert for one product. Any worker may get [`Loan::OnItsWay`] any number of
@@ -131,6 +158,13 @@ pub(in crate::engine) struct Lent<'s> {
     expert: u32,
     part: ExpertPart,
     pub(in crate::engine) weights: ExpertWeights<'s>,
+}
+
+impl Lent<'_> {
+    /// Leaves giving it back to the caller.
+    pub(in crate::engine) fn keep(self) {
+        let _kept = core::mem::ManuallyDrop::new(self);
+    }
 }
 
 impl Drop for Lent<'_> {

@@ -90,7 +90,8 @@ impl Approximation<'_> {
         };
         let is_gate = self.signal == NeuronSignal::Gate;
         let is_contribution = self.signal == NeuronSignal::Contribution;
-        let can_rank = experts_are_resident && config.experts().all(|shape| shape.shared.is_none());
+        let has_all = experts_are_resident || !config.has_experts();
+        let can_rank = has_all && config.experts().all(|shape| shape.shared.is_none());
         let is_budget = matches!(self.rule, NeuronRule::Budget(_));
         let has_norms = self.norms.len() / n_layer >= config.neurons_max();
         let wrong = [

@@ -11,7 +11,7 @@ use core::time::Duration;
 use serde_json::{Value, json};
 use sluice::Model;
 use sluice::experts::policy::{EvictionPolicy, ExpertProfile};
-use sluice::experts::{ExpertIo, ExpertOptions, ExpertStats};
+use sluice::experts::{ExpertIo, ExpertOptions, ExpertStats, ExpertStore};
 use sluice::generate::GeneratorTimings;
 use std::path::PathBuf;
 
@@ -19,8 +19,10 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Experts on disk")]
 pub(crate) struct ExpertArgs {
-    /// Keep a mixture's experts on disk and cache up to this many MiB
-    #[arg(long, value_name = "MiB", env = "SLUICE_EXPERT_CACHE", hide_env_values = true,
+    /// Keep a mixture's experts, or cold neurons, on disk and cache up to this many MiB
+    ///
+    /// Cold neurons are those of a model by `sluice quantize --hot` and `sluice pack --ffn neuron`.
+    #[arg(long, visible_alias = "neuron-cache", value_name = "MiB", env = "SLUICE_EXPERT_CACHE", hide_env_values = true,
         value_parser = value_parser!(u32).range(1..=1 << 30))]
     expert_cache: Option<u32>,
     /// Set how experts are read: uring, pread or mmap
@@ -98,7 +100,8 @@ pub(crate) fn say(model: &Model) {
     };
     let stats = experts.stats();
     note(format_args!(
-        "experts: {} of {} in memory ({} of {}), read by {}",
+        "{}: {} of {} in memory ({} of {}), read by {}",
+        noun(experts),
         stats.n_slots,
         stats.n_experts,
         Bytes(experts.memory_bytes() as u64),
@@ -113,6 +116,14 @@ pub(crate) fn say(model: &Model) {
     }
 }
 
+/// What a store has.
+fn noun(experts: &ExpertStore) -> &'static str {
+    match experts.lends_neurons() {
+        true => "clusters of neurons",
+        false => "experts",
+    }
+}
+
 /// Prints expert statistics as a line of the footer.
 pub(crate) fn say_end(model: &Model, setup: &Setup, timings: &GeneratorTimings) {
     let Some(experts) = model.experts() else {
@@ -123,7 +134,8 @@ pub(crate) fn say_end(model: &Model, setup: &Setup, timings: &GeneratorTimings) 
     let time = Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX));
     let seconds = time.as_secs_f64().max(1e-9);
     note(format_args!(
-        "            experts = {:>9.1}% of {} were in memory, {} read ({:.2} GB/s), workers waited {:.1}% of the time",
+        "{:>19} = {:>9.1}% of {} were in memory, {} read ({:.2} GB/s), workers waited {:.1}% of the time",
+        noun(experts),
         100.0 * stats.hit_rate(),
         stats.needed,
         Bytes(stats.read_bytes),

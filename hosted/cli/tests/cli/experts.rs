@@ -116,7 +116,7 @@ fn caches_and_predictions_are_replayed() {
     };
     let rate = |cache: &Value, name: &str| cache["policies"][name]["hit_rate"].as_f64().unwrap();
     let best = |cache: &Value| cache["optimum"]["hit_rate"].as_f64().unwrap();
-    for policy in ["aged", "lru", "lfu", "heat", "static"] {
+    for policy in ["aged", "lru", "lfu", "fifo", "heat", "static"] {
         assert!(rate(small, policy) <= best(small), "{policy}: {small}");
         // All experts fit: each is missed once.
         assert!(
@@ -218,7 +218,7 @@ fn what_cannot_be_read_is_named() {
         (&["--share", "25"][..], "per cent"),
         (&["--slots", "0"], "--slots"),
         (&["--slots", "4", "--share", "5%"], "--share"),
-        (&["--policy", "fifo"], "aged, lru, lfu, heat, static"),
+        (&["--policy", "clock"], "aged, lru, lfu, fifo, heat, static"),
         (&["--pool", "none"], "all, layer"),
     ] {
         fails(2, &with(flags), &[expected]);

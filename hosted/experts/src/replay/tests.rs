@@ -20,10 +20,10 @@ fn setup(n_slots: usize) -> CacheSetup {
     CacheSetup { n_slots, pool }
 }
 
-fn hits(steps: &Steps, n_slots: usize) -> [u64; 7] {
+fn hits(steps: &Steps, n_slots: usize) -> [u64; 8] {
     let report = replay(steps, setup(n_slots), &EvictionPolicy::ALL, None).unwrap();
-    let [aged, lru, lfu, heat, fixed] = &*report.policies else {
-        panic!("five policies")
+    let [aged, lru, lfu, fifo, heat, fixed] = &*report.policies else {
+        panic!("six policies")
     };
     let all = [
         &report.optimum,
@@ -31,19 +31,20 @@ fn hits(steps: &Steps, n_slots: usize) -> [u64; 7] {
         &aged.hits,
         &lru.hits,
         &lfu.hits,
+        &fifo.hits,
         &heat.hits,
         &fixed.hits,
     ];
     all.map(|hits| hits.total().n_hits)
 }
 
-/// The textbooks' sequence: with 3 slots the optimum misses 6 times and LRU 7 times.
+/// The textbooks' sequence: with 3 slots the optimum misses 6 times, LRU 7 times and FIFO 9 times.
 #[test]
 fn single_experts_by_hand() {
     let sequence = [2, 3, 2, 1, 5, 2, 4, 5, 3, 2, 5, 2].map(|id| vec![id]);
     let steps = of_layer(&sequence);
-    let [optimum, bypass, _, lru, ..] = hits(&steps, 3);
-    assert_eq!((optimum, lru), (6, 5));
+    let [optimum, bypass, _, lru, _, fifo, ..] = hits(&steps, 3);
+    assert_eq!((optimum, lru, fifo), (6, 5, 3));
     // 1 and 4 are used once and take no slot: 2, 3 and 5 miss once each, and so do they.
     assert_eq!(bypass, 7);
 }
@@ -64,7 +65,7 @@ fn static_experts_stay() {
     // 0 is used most, with more others between than there are slots; LFU loses it before it has two uses.
     let sequence = [0, 1, 2, 3, 0, 4, 5, 6, 0, 7, 8, 9, 0].map(|id| vec![id]);
     let steps = of_layer(&sequence);
-    let [optimum, _, _, lru, lfu, _, fixed] = hits(&steps, 2);
+    let [optimum, _, _, lru, lfu, _, _, fixed] = hits(&steps, 2);
     assert_eq!((optimum, lru, lfu, fixed), (3, 0, 2, 3));
 }
 

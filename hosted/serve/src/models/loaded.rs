@@ -225,7 +225,9 @@ impl Loaded {
     pub(super) fn say_without_effect(&self, options: &ModelsOptions, log: &crate::Log) {
         let warn = |what: &str| log(&format!("model {:?}: warning: {what}", self.name));
         if options.experts.is_some() && self.model.experts().is_none() {
-            warn("--expert-cache has no effect: it has no experts to keep on disk");
+            warn(
+                "--expert-cache has no effect: it has neither experts nor cold neurons to keep on disk",
+            );
         }
         if let Some(own) = self.model.replaced_activation() {
             warn(&format!(
@@ -251,7 +253,11 @@ impl Loaded {
         };
         let (stats, mib) = (experts.stats(), |bytes: u64| bytes.div_ceil(1 << 20));
         log(&format!(
-            "model {name:?}: experts: {} of {} in memory ({} of {} MiB), read by {}",
+            "model {name:?}: {}: {} of {} in memory ({} of {} MiB), read by {}",
+            match experts.lends_neurons() {
+                true => "clusters of neurons",
+                false => "experts",
+            },
             stats.n_slots,
             stats.n_experts,
             mib(experts.memory_bytes() as u64),
@@ -296,7 +302,7 @@ fn load_options<'s>(
     stop: &'s StopFlag,
 ) -> LoadOptions<'s> {
     let experts = options.experts.clone();
-    let experts = experts.filter(|_| opened.config().has_experts());
+    let experts = experts.filter(|_| opened.can_stay_on_disk());
     LoadOptions {
         stop: Some(stop),
         experts: experts.map(|all| if is_first { all } else { of_any(all) }),

@@ -109,6 +109,8 @@ impl Uring {
                 };
                 setup.memory.iter().map(range).collect()
             }
+            // Neurons are read to their places, of which most are empty: nothing is to be pinned.
+            Err(_) if setup.memory.is_empty() => Vec::new(),
             Err(error) => {
                 notes.push(format!(
                     "buffers cannot be registered ({error}; see ulimit -l)"

@@ -182,7 +182,7 @@ impl Shared {
             .iter()
             .any(|part| self.slots.progress(slot, *part) == Progress::Failed);
         let is_idle = info.guess.is_some() && info.n_reading == [0; 2];
-        if has_failed && is_idle && self.slots.evict(slot) {
+        if has_failed && is_idle && self.evict(slot) {
             state.info[slot].guess = None;
             state.guessed.retain(|&other| other != slot);
             state.free.push(slot);

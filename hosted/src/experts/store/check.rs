@@ -11,15 +11,16 @@ use sluice_core::hash::Hash64;
 pub(super) struct Checks {
     /// By id, part and piece; 0 before the first read.
     seen: Box<[AtomicU64]>,
+    /// Pieces of a part.
+    n_pieces: usize,
 }
 
-/// Pieces of an expert: two of each part at most.
-const PIECES: usize = 4;
-
 impl Checks {
-    pub(super) fn new(n_ids: usize) -> Self {
+    pub(super) fn new(n_ids: usize, n_pieces: usize) -> Self {
+        let n = 2 * n_pieces * n_ids;
         Self {
-            seen: (0..PIECES * n_ids).map(|_| AtomicU64::new(0)).collect(),
+            seen: (0..n).map(|_| AtomicU64::new(0)).collect(),
+            n_pieces,
         }
     }
 
@@ -35,9 +36,10 @@ impl Checks {
         start: NonNull<u8>,
     ) -> bool {
         // SAFETY: guaranteed by the caller.
-        let bytes = unsafe { core::slice::from_raw_parts(start.as_ptr(), piece.len) };
+        let bytes = unsafe { core::slice::from_raw_parts(start.as_ptr(), piece.len_of(expert)) };
         if piece.sums.is_empty() {
-            let index = PIECES * flight.id as usize + 2 * flight.part as usize + flight.piece;
+            let part = 2 * flight.id as usize + flight.part as usize;
+            let index = self.n_pieces * part + flight.piece;
             let found = hash(bytes).max(1);
             let before = self.seen[index].swap(found, Ordering::Relaxed);
             return before == 0 || before == found;

@@ -149,12 +149,25 @@ impl Shared {
             .expect("an expert's layer has experts");
         let pieces = &places.parts[part as usize].pieces;
         let n_staging = pieces.iter().filter(|piece| piece.rows.is_some()).count();
+        let n_reads = pieces
+            .iter()
+            .filter(|piece| piece.len_of(expert) > 0)
+            .count();
         if state.flights.free.len() < pieces.len() || state.flights.free_staging.len() < n_staging {
             return false;
         }
-        self.slots.set_progress(slot, part, Progress::Coming);
-        state.info[slot].n_reading[part as usize] = u8::try_from(pieces.len()).unwrap_or(u8::MAX);
+        let progress = match n_reads {
+            // Of a cluster all of whose pages stay in memory.
+            0 => Progress::Ready,
+            _ => Progress::Coming,
+        };
+        self.slots.set_progress(slot, part, progress);
+        state.info[slot].n_reading[part as usize] = u8::try_from(n_reads).unwrap_or(u8::MAX);
         for (index, piece) in pieces.iter().enumerate() {
+            let len = piece.len_of(expert);
+            if len == 0 {
+                continue;
+            }
             let (file, offset) = piece.place_of(expert);
             let aligned = offset - offset % DIRECT_ALIGN as u64;
             let skip = usize::try_from(offset - aligned).unwrap_or(0);
@@ -166,8 +179,8 @@ impl Shared {
                 piece: index,
                 file: flights.file(file, id, 0),
                 offset: aligned,
-                len: (skip + piece.len).next_multiple_of(DIRECT_ALIGN),
-                needed: skip + piece.len,
+                len: (skip + len).next_multiple_of(DIRECT_ALIGN),
+                needed: skip + len,
                 done: 0,
                 skip,
                 staging: piece.rows.and_then(|_| flights.free_staging.pop()),
@@ -212,7 +225,7 @@ impl Shared {
                 let places = self.places.layers[layer].as_ref();
                 let part = places.map(|places| &places.parts[flight.part as usize]);
                 let offset = part.map_or(0, |part| part.pieces[flight.piece].slot_offset);
-                self.slots.at(flight.slot, offset)
+                self.place_of(&flight, offset)
             }
         };
         if let Some(device) = self.device.get() {
@@ -224,6 +237,14 @@ impl Shared {
                 into: unsafe { to.add(done) },
                 len: flight.len - done,
             });
+        }
+    }
+
+    /// Where a read without staging memory begins: in its slot, or among the model's weights.
+    fn place_of(&self, flight: &Flight, slot_offset: usize) -> NonNull<u8> {
+        match &self.home {
+            Some(home) => home.at(flight.offset),
+            None => self.slots.at(flight.slot, slot_offset),
         }
     }
 
@@ -331,7 +352,7 @@ impl Shared {
                 // SAFETY: inside the room, which is as long as the read.
                 unsafe { start.add(flight.skip) }
             }
-            None => self.slots.at(flight.slot, piece.slot_offset),
+            None => self.place_of(&flight, piece.slot_offset),
         };
         if self.checks.is_some() || piece.rows.is_some() {
             // Others need not wait for this.

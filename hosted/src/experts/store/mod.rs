@@ -24,6 +24,7 @@ mod trouble;
 pub(crate) use head::HeadExperts;
 pub use stats::{ExpertStats, READ_TIMES};
 
+use super::cold::Home;
 use super::device::Device;
 use super::error::ExpertError;
 use super::places::Places;
@@ -63,6 +64,8 @@ pub struct ExpertStore {
 /// Shared by workers and the device's threads.
 struct Shared {
     places: Places,
+    /// Where neurons have their places, instead of slots.
+    home: Option<Home>,
     slots: Slots,
     /// By number in the layer at work, how many workers have yet to be lent the part.
     to_read: [Box<[AtomicU32]>; 2],
@@ -144,6 +147,12 @@ impl ExpertStore {
         &self.notes
     }
 
+    /// Whether it has neurons of a dense model, in clusters of 64, instead of experts.
+    #[must_use]
+    pub fn lends_neurons(&self) -> bool {
+        self.shared.home.is_some()
+    }
+
     /// Bytes of memory that slots take.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
@@ -160,7 +169,7 @@ impl ExpertStore {
     #[must_use]
     pub fn placement(&self) -> Option<HostMeasure> {
         let memory = self.shared.slots.memory();
-        let is_bound = !self.nodes.is_empty();
+        let is_bound = !self.nodes.is_empty() && !memory.is_empty();
         is_bound.then(|| pages::report("experts", memory, &self.nodes))
     }
 
@@ -258,6 +267,11 @@ impl ExpertSource for ExpertStore {
 
     fn expect(&self, layer: usize, experts: &[u32]) {
         self.shared.expect(layer, experts);
+    }
+
+    fn hot_neurons(&self, layer: usize) -> Option<usize> {
+        let places = self.shared.places.layers.get(layer)?;
+        places.as_ref()?.n_hot
     }
 
     fn lend(&self, layer: usize, expert: u32, part: ExpertPart) -> Loan<'_> {

@@ -210,7 +210,7 @@ impl Shared {
         let slots = (0..self.slots.len()).filter(|&slot| self.is_spent(state, slot, awaited));
         // Downs are read in ascending order, so the last is wanted last.
         let slot = slots.max_by_key(|&slot| self.slots.id(slot))?;
-        if !self.slots.evict(slot) {
+        if !self.evict(slot) {
             return None;
         }
         state.order.remove(slot);
@@ -226,10 +226,26 @@ impl Shared {
         let (need, info) = (&state.need, &state.info);
         let slot = state.order.pop(|slot| {
             let is_needed = self.slots.id(slot).is_some_and(|id| need.has(id));
-            !is_needed && info[slot].n_reading == [0; 2] && self.slots.evict(slot)
+            !is_needed && info[slot].n_reading == [0; 2] && self.evict(slot)
         })?;
         state.stats.evictions += 1;
         Some(slot)
+    }
+
+    /// Empties a slot, unless a worker has borrowed from it; the pages of neurons are given back.
+    pub(super) fn evict(&self, slot: usize) -> bool {
+        let id = self.slots.id(slot);
+        let is_empty = self.slots.evict(slot);
+        if let (true, Some(home), Some(id)) = (is_empty, &self.home, id) {
+            let (layer, cluster) = self.places.of_id(id);
+            let parts = self.places.layers[layer]
+                .iter()
+                .flat_map(|places| &places.parts);
+            for piece in parts.flat_map(|part| &part.pieces) {
+                home.release(&piece.pages_of(cluster));
+            }
+        }
+        is_empty
     }
 
     /// Whether all workers are done with what the layer needs of a slot, or `awaited` is needed before it.

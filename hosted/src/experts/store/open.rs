@@ -1,6 +1,7 @@
 //! Opening a store: files, pools, a working device.
 #![forbid(unsafe_code)]
 
+use super::super::cold::{ColdNeurons, Home};
 use super::super::device::{
     self, Completions, DIRECT_ALIGN, DeviceFile, DeviceSetup, ExpertIo, open_file,
 };
@@ -51,6 +52,7 @@ impl ExpertStore {
         let slc = slc.as_ref();
         let head = head_with_experts(gguf, slc, config);
         let head = head.as_ref();
+        let head_layer = head.map(|_| config.n_layer());
         let places = Places::find(&Found {
             file,
             gguf,
@@ -58,12 +60,40 @@ impl ExpertStore {
             config,
             head,
         })?;
+        Self::of_places(places, None, head_layer, options)
+    }
+
+    /// Opens the cold neurons of a model's file, whose weights are at `home`.
+    ///
+    /// # Errors
+    /// [`ExpertError`]: memory is short for those of a layer, or a file or device is unavailable.
+    pub(crate) fn of_neurons(
+        file: &ModelFile,
+        cold: &ColdNeurons,
+        home: Home,
+        options: ExpertOptions,
+    ) -> Result<Self, ExpertError> {
+        let places = Places::of_neurons(file, cold)?;
+        let options = ExpertOptions {
+            // Which neurons are active is not guessed, but predicted by core.
+            prefetch: false,
+            ..options
+        };
+        Self::of_places(places, Some(home), None, options)
+    }
+
+    fn of_places(
+        places: Places,
+        home: Option<Home>,
+        head_layer: Option<usize>,
+        options: ExpertOptions,
+    ) -> Result<Self, ExpertError> {
         let mut notes = Vec::new();
         let (files, copies) = files(&places, &options.dirs, &mut notes)?;
-        let shared = Arc::new(Shared::new(places, &options, &files, copies)?);
+        let shared = Arc::new(Shared::new(places, home, &options, &files, copies)?);
         let paths = files.iter().map(|file| file.path.as_path());
         let drives = Drives::of_all(paths).unwrap_or_default();
-        if !drives.nodes.is_empty() {
+        if !drives.nodes.is_empty() && shared.home.is_none() {
             shared.bind(&drives.nodes, &mut notes);
         }
         let device = open_device(&shared, options, files, &drives, &mut notes)?;
@@ -75,7 +105,7 @@ impl ExpertStore {
             notes,
             process: std::process::id(),
             nodes,
-            head_layer: head.map(|_| config.n_layer()),
+            head_layer,
         })
     }
 }
@@ -83,6 +113,7 @@ impl ExpertStore {
 impl Shared {
     fn new(
         places: Places,
+        home: Option<Home>,
         options: &ExpertOptions,
         files: &[DeviceFile],
         copies: Vec<Vec<usize>>,
@@ -95,12 +126,20 @@ impl Shared {
                 expert_bytes: slot_bytes,
             });
         }
+        let layer_bytes = slot_bytes * places.n_in_layer_max as usize;
+        let n_pieces = places.n_pieces_max();
+        if home.is_some() && n_slots < places.n_in_layer_max as usize {
+            return Err(ExpertError::TooSmallForLayer {
+                cache_bytes,
+                layer_bytes,
+            });
+        }
         let reads_ahead = options.prefetch && n_slots < places.n_experts;
         let n_guesses = match reads_ahead {
             true => (n_slots / GUESSES_SHARE).min(places.n_used_max + N_MORE),
             false => 0,
         };
-        let slots = Slots::new(&places, n_slots);
+        let slots = Slots::new(&places, n_slots, home.is_none());
         let slots = slots.map_err(|error| ExpertError::Memory(Arc::new(error)))?;
         let n_in_layer = places.n_in_layer_max as usize;
         let profile = options
@@ -139,13 +178,14 @@ impl Shared {
             is_short: AtomicBool::new(false),
             refused: AtomicU64::new(u64::MAX),
             stall_ns: AtomicU64::new(0),
-            checks: options.check.then(|| Checks::new(places.n_ids())),
+            checks: options.check.then(|| Checks::new(places.n_ids(), n_pieces)),
             looks_ahead: AtomicBool::new(n_guesses > 0 || state.trace.is_some()),
             state: Mutex::new(state),
             device: OnceLock::new(),
             is_closing: AtomicBool::new(false),
             turn: Mutex::new(()),
             places,
+            home,
         })
     }
 }

@@ -55,8 +55,18 @@ unsafe impl Sync for Slots {}
 const CHUNK_BYTES: usize = 1 << 30;
 
 impl Slots {
-    pub(super) fn new(places: &Places, n_slots: usize) -> Result<Self, OutOfMemory> {
-        let mut memory = AlignedMemory::zeroed(n_slots * places.slot_bytes)?;
+    /// Slots for experts; of neurons, which have their places elsewhere, without memory.
+    pub(super) fn new(
+        places: &Places,
+        n_slots: usize,
+        has_memory: bool,
+    ) -> Result<Self, OutOfMemory> {
+        let bytes = if has_memory {
+            n_slots * places.slot_bytes
+        } else {
+            0
+        };
+        let mut memory = AlignedMemory::zeroed(bytes)?;
         let start = NonNull::from(&mut *memory).cast::<u8>();
         let empty = || Slot {
             id: AtomicU32::new(NONE),
@@ -88,12 +98,13 @@ impl Slots {
             let n = per_chunk.min(self.len() - first);
             (self.at(first, 0), n * self.slot_bytes)
         };
-        (0..self.len()).step_by(per_chunk).map(chunk).collect()
+        let n_slots = self.memory.len() / self.slot_bytes;
+        (0..n_slots).step_by(per_chunk).map(chunk).collect()
     }
 
     /// An address in a slot.
     pub(super) fn at(&self, slot: usize, offset: usize) -> NonNull<u8> {
-        debug_assert!(slot < self.len() && offset < self.slot_bytes);
+        debug_assert!(slot < self.len() && offset < self.slot_bytes && !self.memory.is_empty());
         // SAFETY: inside the memory, which is `len` slots.
         unsafe { self.start.add(slot * self.slot_bytes + offset) }
     }
