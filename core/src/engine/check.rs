@@ -2,8 +2,9 @@
 
 use super::batch::{BatchEntry, EngineError, Wants};
 use super::limits::EngineLimits;
-use super::pass::{NO_ENTRY, Wanted};
-use super::sites::{Blend, ExpertSource, Sparse, StepOptions};
+use super::pass::{Asked, NO_ENTRY, Wanted};
+use super::rows::SMALL_BATCH;
+use super::sites::{Blend, ExpertSource, Observer, Sparse, StepOptions, Unit};
 use super::step::Engine;
 use crate::model::Predictor;
 use crate::state::StateError;
@@ -148,6 +149,38 @@ impl Engine<'_> {
         match missing.into_iter().find(|(_, is_missing)| *is_missing) {
             Some((what, _)) => Err(EngineError::NotMadeFor { what }),
             None => Ok(()),
+        }
+    }
+
+    /// Asks the sites of a step for their settings. Rows that no output depends on are not dropped in small batches,
+    /// whose workers meet too seldom to move the others together, and not where an observer wants to
+    /// see all.
+    pub(super) fn ask(
+        &self,
+        batch: &[BatchEntry],
+        wanted: Wanted,
+        options: &StepOptions<'_>,
+    ) -> Asked {
+        let observes =
+            |of: fn(&dyn Observer) -> bool| options.observer.is_some_and(|observer| of(observer));
+        let sees_all = observes(|observer| observer.sees_all());
+        let source = options.experts.unwrap_or(&self.model);
+        // Attention rows are ordered by position; with logits first among outputs they would not be.
+        let Wanted {
+            n_logits,
+            n_outputs,
+        } = wanted;
+        let is_alike = n_logits == 0 || n_logits == n_outputs;
+        let is_in_order = is_alike && n_outputs < batch.len();
+        Asked {
+            leaves_out: batch.len() > SMALL_BATCH && is_in_order && !sees_all,
+            experts_are_resident: source.is_resident(),
+            adapts: batch.iter().any(|entry| entry.adapter.is_some()),
+            unit: match options.selector {
+                Some(selector) => selector.unit(),
+                None => Unit::Neuron,
+            },
+            shows_choices: observes(|observer| observer.sees_choices()),
         }
     }
 

@@ -153,7 +153,7 @@ impl<'a> Keeping<'a> {
 
     /// Counts a group of a row of which `keeps` were kept, and shows its signals to an observer.
     pub(super) fn count_by_gate(&self, pass: &Pass<'_>, gate: &[f32], keeps: &[bool; GROUP]) {
-        count(pass, gate.len(), keeps);
+        self.count(pass, gate.len(), keeps);
         if let Some(observer) = pass.options.observer {
             let mut signals = [0f32; GROUP];
             self.of_gates(pass, gate, &mut signals);
@@ -234,10 +234,15 @@ impl<'a> Keeping<'a> {
             // SAFETY: by the caller.
             unsafe { self.of_values(layout, row, g, &mut signals) };
             let keeps = keep(cut, start, &signals);
-            count(pass, GROUP.min(cols.end - start), &keeps);
+            self.count(pass, GROUP.min(cols.end - start), &keeps);
             // SAFETY: by the caller.
             unsafe { layout.leave_out(row, g, &keeps) };
         }
+    }
+
+    fn count(&self, pass: &Pass<'_>, n: usize, keeps: &[bool; GROUP]) {
+        let n_kept = keeps[..n].iter().filter(|keeps| **keeps).count();
+        pass.neurons.add(self.layer, n, n - n_kept);
     }
 
     /// The signals of a group of gates.
@@ -389,11 +394,6 @@ fn keep(cut: Cut, first: usize, signals: &[f32; GROUP]) -> [bool; GROUP] {
         *keeps = Cut::at(i, *signal) >= cut;
     }
     keeps
-}
-
-fn count(pass: &Pass<'_>, n: usize, keeps: &[bool; GROUP]) {
-    let n_kept = keeps[..n].iter().filter(|keeps| **keeps).count();
-    pass.neurons.add(n, n - n_kept);
 }
 
 /// A share of `n` neurons, rounded.

@@ -130,7 +130,7 @@ impl<'a> Linear<'a> {
             let n_zero = self.input.zero_columns();
             let skipped = n_zero * self.weight.layout.code_bytes(all.len());
             pass.neurons
-                .add_bytes(self.weight.strip_bytes(&all), skipped);
+                .add_bytes(self.layer, self.weight.strip_bytes(&all), skipped);
         }
         let up_bytes = match &self.epilogue {
             Epilogue::Gated(Gated { up: Some(up), .. }) => up.strip_bytes(&all),
@@ -168,7 +168,9 @@ impl<'a> Linear<'a> {
                 memory: memory.part(n..2 * n),
                 ..gate.clone()
             };
-            let selection = gated.selection.as_ref();
+            // Of those that are not selected, too, where they are shown.
+            let is_shown = pass.asked.shows_choices;
+            let selection = gated.selection.as_ref().filter(|_| !is_shown);
             let up = match &gated.gates {
                 None => {
                     self.multiply(pass, rank, &self.weight, self.site, &gate, selection);
@@ -190,7 +192,7 @@ impl<'a> Linear<'a> {
                 Some((up, site)) => self.multiply(pass, rank, up, site, &up_tile, selection),
                 None => self.fill_up(pass, gated, &up_tile),
             }
-            return Self::gate(pass, rank, gated, &gate, &up_tile);
+            return self.gate(pass, rank, gated, &gate, &up_tile);
         }
         let tile = Tile {
             memory: memory.part(0..n),

@@ -38,12 +38,13 @@ mod stream;
 
 pub use batch::{BatchEntry, EngineError, Wants};
 pub use limits::EngineLimits;
-pub use neurons::Neurons;
+pub use neurons::{NeuronCounts, Neurons};
 pub use output::{Outputs, StepReport};
 pub use plan::EnginePlan;
 pub use sites::{
     Adapter, AdapterEmbedding, AdapterError, AdapterPair, Approximation, Blend, BlendPart,
-    CLUSTER_NEURONS, ExpertPart, ExpertSource, ExpertWeights, Loan, NeededExperts, NeuronRule,
+    CLUSTER_NEURONS, ExpertPart, ExpertSource, ExpertWeights, Loan, NeededExperts, NeuronChoice,
+    NeuronRule,
     NeuronSignal, Observer, Selector, SiteInput, Sparse, StepOptions, Unit,
 };
 pub use step::{Engine, Step, Worker};

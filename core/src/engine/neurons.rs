@@ -27,17 +27,31 @@ impl AddAssign for Neurons {
 
 /// [`Neurons`] that the ranks of a step count together.
 #[derive(Debug, Default)]
-pub(super) struct NeuronCounts([AtomicUsize; 4]);
+pub struct NeuronCounts([AtomicUsize; 4]);
+
+/// Where a step counts neurons: all of them, and each layer's where the caller asks for it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counting<'s> {
+    pub(super) all: &'s NeuronCounts,
+    pub(super) layers: &'s [NeuronCounts],
+}
+
+impl Counting<'_> {
+    pub(super) fn add(&self, layer: usize, n: usize, n_skipped: usize) {
+        self.add_at(layer, 0, [n, n_skipped]);
+    }
+
+    pub(super) fn add_bytes(&self, layer: usize, bytes: usize, bytes_skipped: usize) {
+        self.add_at(layer, 2, [bytes, bytes_skipped]);
+    }
+
+    fn add_at(&self, layer: usize, first: usize, values: [usize; 2]) {
+        let counts = core::iter::once(self.all).chain(self.layers.get(layer));
+        counts.for_each(|counts| counts.add_at(first, values));
+    }
+}
 
 impl NeuronCounts {
-    pub(super) fn add(&self, n: usize, n_skipped: usize) {
-        self.add_at(0, [n, n_skipped]);
-    }
-
-    pub(super) fn add_bytes(&self, bytes: usize, bytes_skipped: usize) {
-        self.add_at(2, [bytes, bytes_skipped]);
-    }
-
     fn add_at(&self, first: usize, values: [usize; 2]) {
         for (count, value) in self.0[first..].iter().zip(values) {
             count.fetch_add(value, Ordering::Relaxed);
@@ -45,7 +59,7 @@ impl NeuronCounts {
     }
 
     /// The numbers so far.
-    pub(super) fn get(&self) -> Neurons {
+    pub fn get(&self) -> Neurons {
         let [n, n_skipped, bytes, bytes_skipped] =
             [0, 1, 2, 3].map(|i| self.0[i].load(Ordering::Relaxed));
         Neurons {

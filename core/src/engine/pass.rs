@@ -3,7 +3,7 @@
 use super::batch::BatchEntry;
 use super::limits::EngineLimits;
 use super::lora::LoraRoom;
-use super::neurons::NeuronCounts;
+use super::neurons::Counting;
 use super::rows::{Entries, Order, SMALL_BATCH, TILE_TOKENS};
 use super::scratch::{PerWorker, Room};
 use super::sites::{StepOptions, Unit};
@@ -174,6 +174,8 @@ pub(super) struct Asked {
     pub(super) adapts: bool,
     /// [`super::Selector::unit`].
     pub(super) unit: Unit,
+    /// [`super::Observer::sees_choices`].
+    pub(super) shows_choices: bool,
 }
 
 /// Entries of a batch that want outputs. Entries that want logits are the first of them.
@@ -195,7 +197,7 @@ pub(super) struct Pass<'s> {
     /// Tiles of attention in the current batch: of all entries, and of the entries that want outputs.
     pub(super) n_tiles: [usize; 2],
     pub(super) asked: Asked,
-    pub(super) neurons: &'s NeuronCounts,
+    pub(super) neurons: Counting<'s>,
     /// Layers to run. If they do not begin with the first or end with the last, the stream is taken from the
     /// caller or returned to it.
     pub(super) layers: Range<usize>,

@@ -3,12 +3,12 @@
 use super::batch::{BatchEntry, EngineError};
 use super::forward;
 use super::limits::EngineLimits;
-use super::neurons::NeuronCounts;
+use super::neurons::{Counting, NeuronCounts};
 use super::output::{Outputs, StepReport};
 use super::pass::{Asked, Pass, Wanted};
 use super::plan::{EnginePlan, Scratch};
-use super::rows::{Order, SMALL_BATCH};
-use super::sites::{StepOptions, Unit};
+use super::rows::Order;
+use super::sites::StepOptions;
 use crate::kernels::{FpEnv, KernelTable};
 use crate::model::ModelWeights;
 use crate::state::State;
@@ -237,30 +237,6 @@ impl<'m> Engine<'m> {
         })
     }
 
-    /// Asks the sites of a step for their settings. Rows that no output depends on are not dropped in small batches,
-    /// whose workers meet too seldom to move the others together, and not where an observer wants to
-    /// see all.
-    fn ask(&self, batch: &[BatchEntry], wanted: Wanted, options: &StepOptions<'_>) -> Asked {
-        let sees_all = options.observer.is_some_and(|observer| observer.sees_all());
-        let source = options.experts.unwrap_or(&self.model);
-        // Attention rows are ordered by position; with logits first among outputs they would not be.
-        let Wanted {
-            n_logits,
-            n_outputs,
-        } = wanted;
-        let is_alike = n_logits == 0 || n_logits == n_outputs;
-        let is_in_order = is_alike && n_outputs < batch.len();
-        Asked {
-            leaves_out: batch.len() > SMALL_BATCH && is_in_order && !sees_all,
-            experts_are_resident: source.is_resident(),
-            adapts: batch.iter().any(|entry| entry.adapter.is_some()),
-            unit: match options.selector {
-                Some(selector) => selector.unit(),
-                None => Unit::Neuron,
-            },
-        }
-    }
-
     /// Takes room for the tokens of a batch, for all of its sequences or for none.
     fn reserve(&mut self, batch: &[BatchEntry]) -> Result<(), EngineError> {
         for (i, entry) in batch.iter().enumerate() {
@@ -434,7 +410,10 @@ impl Worker<'_, '_, '_> {
             wanted: step.wanted,
             n_tiles: step.n_tiles,
             asked: step.asked,
-            neurons: &step.neurons,
+            neurons: Counting {
+                all: &step.neurons,
+                layers: step.options.neurons,
+            },
             layers: step.layers.clone(),
             input: step.input,
             options: &step.options,

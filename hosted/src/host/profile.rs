@@ -13,6 +13,7 @@ pub struct Profile {
     ring: Owned<Rings, (Vec<TraceEvent>, Box<Clock>)>,
     n_workers: usize,
     sums: [Sum; Phase::ALL.len()],
+    layers: Vec<Sum>,
     lost: usize,
 }
 
@@ -22,6 +23,22 @@ struct Sum {
     ns: u64,
     bytes: u64,
 }
+
+impl Sum {
+    fn add(&mut self, event: &TraceEvent) {
+        self.count += 1;
+        self.ns += event.end_ticks.saturating_sub(event.start_ticks);
+        self.bytes += event.bytes;
+    }
+}
+
+/// The phases of feed-forward networks.
+const NETWORK: [Phase; 4] = [
+    Phase::FfnNorm,
+    Phase::FfnRouter,
+    Phase::FfnGateUp,
+    Phase::FfnDown,
+];
 
 /// Counts nanoseconds.
 type Clock = dyn Fn() -> u64 + Send + Sync;
@@ -43,6 +60,7 @@ impl Profile {
             ring,
             n_workers,
             sums: [Sum::default(); Phase::ALL.len()],
+            layers: vec![Sum::default(); n_layer],
             lost: 0,
         }
     }
@@ -53,14 +71,22 @@ impl Profile {
         self.ring.get()
     }
 
+    /// The mean time over the workers of the feed-forward network of each layer (norm, predictor or router, all of its
+    /// matrices, without waiting), and the bytes of these matrices.
+    pub fn networks(&self) -> impl Iterator<Item = (Duration, u64)> {
+        let mean = |ns| Duration::from_nanos(ns / self.n_workers as u64);
+        self.layers.iter().map(move |sum| (mean(sum.ns), sum.bytes))
+    }
+
     /// Adds the records of the last step.
     pub fn collect(&mut self) {
-        let sums = &mut self.sums;
+        let (sums, layers) = (&mut self.sums, &mut self.layers);
         let mut add = |event: TraceEvent| {
-            let sum = &mut sums[event.phase as usize];
-            sum.count += 1;
-            sum.ns += event.end_ticks.saturating_sub(event.start_ticks);
-            sum.bytes += event.bytes;
+            sums[event.phase as usize].add(&event);
+            let layer = layers.get_mut(usize::from(event.layer));
+            if let Some(sum) = layer.filter(|_| NETWORK.contains(&event.phase)) {
+                sum.add(&event);
+            }
         };
         self.lost += self.ring.with_mut(|ring| ring.drain(&mut add));
     }

@@ -2,7 +2,7 @@
 
 use core::fmt;
 use core::ops::Deref;
-use sluice_core::engine::{Blend, ExpertSource, Observer, Selector, Sparse};
+use sluice_core::engine::{Blend, ExpertSource, NeuronCounts, Observer, Selector, Sparse};
 use sluice_core::team::{Deadline, StopFlag};
 use sluice_core::trace::EventRing;
 use std::sync::Arc;
@@ -59,6 +59,8 @@ pub struct StepHooks<'s> {
     pub selector: Option<&'s dyn Selector>,
     /// Which neurons are left unread or out, instead of the session's mode.
     pub sparse: Option<Sparse<'s>>,
+    /// Counts the neurons of each layer.
+    pub neurons: &'s [NeuronCounts],
     /// For heads that predict a token further: the hidden state before each entry's token, of the trunk or of the head
     /// itself ([`Outputs::hidden`](sluice_core::engine::Outputs::hidden)); (entries, n_embd).
     pub hidden: Option<&'s [f32]>,

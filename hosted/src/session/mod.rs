@@ -282,6 +282,7 @@ impl Session {
                 experts: hooks.experts.or(source),
                 selector: hooks.selector,
                 sparse,
+                neurons: hooks.neurons,
                 hidden: hooks.hidden,
                 prefetch,
                 ..StepOptions::new(&wait, stop)

@@ -3,9 +3,12 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod files;
+mod shown;
 mod trained;
 
-use sluice_core::engine::{EngineLimits, Neurons, Selector, Sparse, StepOptions, Unit};
+use sluice_core::engine::{
+    EngineLimits, NeuronCounts, Neurons, Observer, Selector, Sparse, StepOptions, Unit,
+};
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
 use sluice_core::kernels::{GgmlType, KernelTable, KvType};
@@ -96,6 +99,8 @@ struct Way<'a> {
     chunk: usize,
     predictor: Option<&'a Predictor<'a>>,
     selector: Option<&'a dyn Selector>,
+    observer: Option<&'a dyn Observer>,
+    counts: &'a [NeuronCounts],
 }
 
 impl<'a> Way<'a> {
@@ -106,6 +111,8 @@ impl<'a> Way<'a> {
             chunk: 1,
             predictor,
             selector: None,
+            observer: None,
+            counts: &[],
         }
     }
 
@@ -116,7 +123,7 @@ impl<'a> Way<'a> {
             type_k: KvType::F32,
             type_v: KvType::F32,
             selects: self.selector.is_some(),
-            observes: self.selector.is_some(),
+            observes: self.selector.is_some() || self.observer.is_some(),
             predictor: self
                 .predictor
                 .map_or(PredictorLimits::NONE, |it| it.limits()),
@@ -128,6 +135,8 @@ impl<'a> Way<'a> {
         let options = StepOptions {
             sparse: self.predictor.map_or(Sparse::Exact, Sparse::Predictor),
             selector: self.selector,
+            observer: self.observer,
+            neurons: self.counts,
             ..StepOptions::new(&YieldWait, &stop)
         };
         run::in_steps(&mut engine, ids, self.chunk, options).unwrap()

@@ -71,7 +71,7 @@ impl Linear<'_> {
         }
         let n_listed = self.multiply_listed(pass, up, tile, &is_active);
         if gated.keeping.is_none() {
-            pass.neurons.add(n, n - n_listed);
+            pass.neurons.add(self.layer, n, n - n_listed);
         }
         self.add_to_product(pass, rank, up, site, tile);
         true
@@ -98,7 +98,7 @@ impl Linear<'_> {
         }
         let n_listed = self.multiply_listed(pass, weight, tile, &is_active);
         if site != Site::FfnGate {
-            pass.neurons.add(n, n - n_listed);
+            pass.neurons.add(self.layer, n, n - n_listed);
         }
         true
     }
@@ -123,7 +123,7 @@ impl Linear<'_> {
         spread(weight, listed, tile);
         let (n, row_bytes) = (tile.rows.len(), weight.layout.gguf_row_bytes());
         pass.neurons
-            .add_bytes(n * row_bytes, (n - listed.len()) * row_bytes);
+            .add_bytes(self.layer, n * row_bytes, (n - listed.len()) * row_bytes);
         listed.len()
     }
 }

@@ -4,6 +4,7 @@ use super::{Linear, Tile};
 use crate::engine::activate::activate;
 use crate::engine::epilogue::{Gated, HeadTarget, Heads};
 use crate::engine::pass::Pass;
+use crate::engine::sites::NeuronChoice;
 use crate::kernels::contract::GROUP;
 use crate::kernels::hadamard::hadamard;
 use crate::kernels::table::Quantize;
@@ -83,6 +84,7 @@ impl Linear<'_> {
     // A frame of its own, which is not below that of the products.
     #[inline(never)]
     pub(super) fn gate(
+        &self,
         pass: &Pass<'_>,
         rank: usize,
         gated: &Gated<'_>,
@@ -113,6 +115,9 @@ impl Linear<'_> {
                 }
                 _ => activate(pass.table, gated.activation, gate_row, up_row, x),
             }
+            if pass.asked.shows_choices {
+                self.show_choice(pass, gated, token, gate.rows.start, x);
+            }
             let args = Quantize {
                 x,
                 first_col: gate.rows.start,
@@ -124,6 +129,37 @@ impl Linear<'_> {
             if let Some(keeping) = &gated.keeping {
                 // SAFETY: as above.
                 unsafe { keeping.leave_out_known(pass, layout, args.row, gate.rows.clone()) };
+            }
+        }
+    }
+
+    /// Shows an observer which neurons of a row from `first` on are selected, and sets the others to 0.
+    #[inline(never)]
+    fn show_choice(
+        &self,
+        pass: &Pass<'_>,
+        gated: &Gated<'_>,
+        row: usize,
+        first: usize,
+        x: &mut [f32],
+    ) {
+        let (Some(observer), Some(selection)) = (pass.options.observer, &gated.selection) else {
+            return;
+        };
+        let network = self.part.unwrap_or(0) as usize * gated.layout.n_cols();
+        for (first, x) in (first..).step_by(GROUP).zip(x.chunks_mut(GROUP)) {
+            let mut is_chosen = [false; GROUP];
+            for (neuron, is_chosen) in (first..).zip(&mut is_chosen[..x.len()]) {
+                *is_chosen = selection.is_on(row, neuron);
+            }
+            observer.sees_choice(NeuronChoice {
+                layer: self.layer,
+                first: network + first,
+                values: x,
+                is_chosen: &is_chosen[..x.len()],
+            });
+            for (x, _) in x.iter_mut().zip(is_chosen).filter(|(_, is)| !is) {
+                *x = 0.0;
             }
         }
     }

@@ -18,6 +18,19 @@ pub struct SiteInput<'a> {
     pub input: &'a [f32],
 }
 
+/// Some neurons of a row of a network, and which of them are computed.
+#[derive(Clone, Copy, Debug)]
+pub struct NeuronChoice<'a> {
+    /// The layer.
+    pub layer: usize,
+    /// The first of them, among all neurons of the layer (of experts, one after the other).
+    pub first: usize,
+    /// What they are if all are computed.
+    pub values: &'a [f32],
+    /// Those that a predictor or a selector chose.
+    pub is_chosen: &'a [bool],
+}
+
 /// Looks at every row that linear layers read: for importance matrices, calibration, training.
 pub trait Observer: Sync {
     /// Called once for each row, from any worker, in any order.
@@ -26,6 +39,16 @@ pub trait Observer: Sync {
     /// Called with the signals of some neurons of a row ([`NeuronSignal`](super::NeuronSignal)), from any worker, in any
     /// order, in steps that leave out neurons by a rule ([`Sparse::Approximate`](super::Sparse)).
     fn sees_signals(&self, _layer: usize, _signals: &[f32]) {}
+
+    /// Called with what a predictor or a selector chose of some neurons of a row, from any worker, in any order, if
+    /// [`Self::sees_choices`].
+    fn sees_choice(&self, _choice: NeuronChoice<'_>) {}
+
+    /// Whether it is shown the choices of predictors and selectors; asked once a step. Neurons that are not chosen are
+    /// then computed as well, and set to 0 afterwards.
+    fn sees_choices(&self) -> bool {
+        false
+    }
 
     /// Whether it wants all entries in the last layer, too; asked once a step. Otherwise, entries without outputs are
     /// skipped there, except for keys and values: nothing depends on them.

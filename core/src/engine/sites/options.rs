@@ -1,5 +1,6 @@
 //! The options of a step: what it needs from its surroundings.
 
+use super::super::neurons::NeuronCounts;
 use super::{Blend, ExpertSource, Observer, Selector, Sparse};
 use crate::kernels::table::Prefetch;
 use crate::team::{Deadline, StopFlag, WaitPolicy};
@@ -29,6 +30,8 @@ pub struct StepOptions<'s> {
     pub selector: Option<&'s dyn Selector>,
     /// Which neurons are left unread, or out.
     pub sparse: Sparse<'s>,
+    /// Counts neurons of each layer, in addition to the report; layers beyond its end are not counted apart.
+    pub neurons: &'s [NeuronCounts],
     /// The trunk's hidden state (after its output norm, [`crate::engine::Outputs::hidden`]) before each entry's
     /// token, or a head's own one: (entries, n_embd). For heads that predict a token further
     /// ([`crate::model::NextToken`]), and only for these.
@@ -52,6 +55,7 @@ impl<'s> StepOptions<'s> {
             experts: None,
             selector: None,
             sparse: Sparse::Exact,
+            neurons: &[],
             hidden: None,
             prefetch: Prefetch::Near,
         }

@@ -2,6 +2,7 @@
 
 use crate::convert::Folder;
 use crate::support::{fails, fixture, run_to};
+use serde_json::Value;
 
 /// A model trained with ReLU, and a text.
 fn begun(name: &str) -> (Folder, String, String) {
@@ -40,6 +41,22 @@ fn a_predictor_is_made_found_by_itself_and_belongs_to_its_model() {
     assert_eq!(packed.stdout, predicted.stdout);
     assert!(packed.stderr.contains("neurons skipped = "), "{packed:?}");
     assert_eq!(run(&slc, &[]).stdout, run(&model, &[]).stdout);
+    let bench = ["bench", "-m", &slc, "--sparse", "predictor", "-r", "1"];
+    let test = ["-p", "16", "-n", "4", "-o", "json"];
+    let rows = run_to(0, &[&bench[..], &test].concat()).stdout;
+    let rows: Value = serde_json::from_str(&rows).unwrap();
+    for row in rows.as_array().unwrap() {
+        let layers = row["layers"].as_array().unwrap();
+        assert_eq!(layers.len(), 6);
+        for layer in layers {
+            let of = |name: &str| layer[name].as_f64().unwrap();
+            // The tokens are random, and no text that the predictor was made from.
+            assert!((0.2..1.0).contains(&of("recall")), "{layer}");
+            assert!((0.2..1.0).contains(&of("energy_recall")), "{layer}");
+            assert!(of("density") < 0.9 && of("ns") > 0.0, "{layer}");
+            assert!(of("bytes_read") <= of("bytes"), "{layer}");
+        }
+    }
     let other = fixture("models/llama-Q8_0.gguf");
     let of_other = ["run", "-m", &other, "-p", "Once", "-n", "1", "--sparse"];
     let named = ["predictor", "--sparse-file", &file];

@@ -55,6 +55,12 @@ fn bench_has_the_share_of_neurons_skipped() {
     assert!(percent(&["--sparse", "off"]).abs() < 1e-9);
     assert!(bench(&[]).contains("\nneurons skipped: "));
     assert!(!bench(&["--sparse", "off"]).contains("neurons skipped"));
+    let exact = bench(&["--sparse", "exact"]);
+    let (_, table) = exact.split_once("\nnetworks of layers").unwrap();
+    assert!(
+        table.contains("MB read") && !table.contains("recall"),
+        "{exact}"
+    );
 }
 
 #[test]

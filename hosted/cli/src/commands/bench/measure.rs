@@ -1,14 +1,15 @@
 //! Runs tests on an engine and times every step.
 
-use super::args::Test;
+use super::choices::Choices;
 use super::in_turn::{Turn, turns};
+use super::plan::Test;
 use super::roofline::{ModelCost, Pass, PassCost, Roofline};
 use anyhow::Context as _;
 use core::time::Duration;
 use hdrhistogram::Histogram;
 use sluice::Session;
 use sluice::adapter::AdapterBlend;
-use sluice::core::engine::{BatchEntry, Neurons, Wants};
+use sluice::core::engine::{BatchEntry, NeuronCounts, Neurons, Observer, Wants};
 use sluice::core::hash::Hash64;
 use sluice::core::kernels::table::Prefetch;
 use sluice::host::pace::FEW_TOKENS;
@@ -77,7 +78,7 @@ impl Samples {
 
 /// A step to run.
 #[derive(Clone, Copy, Debug)]
-struct StepPlan {
+pub(super) struct StepPlan {
     /// Positions of each sequence.
     n_positions: u32,
     n_sequences: u32,
@@ -110,6 +111,16 @@ pub(super) struct Runner {
     pub(super) in_turn: bool,
     /// Tokens in the KV cache from earlier tests, which later ones may reuse.
     pub(super) depth: Vec<u32>,
+    pub(super) watch: Watch,
+}
+
+/// What looks at steps whose time does not count.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    /// Counts of neurons by layer.
+    pub(super) neurons: Vec<NeuronCounts>,
+    /// What a predictor chooses.
+    pub(super) choices: Option<Choices>,
 }
 
 impl Runner {
@@ -164,7 +175,7 @@ impl Runner {
         Ok(samples)
     }
 
-    fn repeat(&mut self, test: &Test, samples: &mut Samples) -> Result<(), Halt> {
+    pub(super) fn repeat(&mut self, test: &Test, samples: &mut Samples) -> Result<(), Halt> {
         self.tokens = Tokens::of(u32::MAX);
         let mut total = Duration::ZERO;
         let mut hash = Hash64::new();
@@ -262,6 +273,8 @@ impl Runner {
         let adapters: Vec<_> = self.adapters.iter().map(AdapterBlend::parts).collect();
         let hooks = StepHooks {
             adapters: &adapters,
+            neurons: &self.watch.neurons,
+            observer: self.watch.choices.as_ref().map(|it| it as &dyn Observer),
             ..StepHooks::default()
         };
         let stepped = self.session.run(&self.batch, &hooks, |outputs, time| {
@@ -288,7 +301,7 @@ fn nanoseconds(time: Duration) -> u64 {
 }
 
 /// The steps of a repetition.
-fn steps(test: &Test) -> impl Iterator<Item = StepPlan> {
+pub(super) fn steps(test: &Test) -> impl Iterator<Item = StepPlan> {
     let prompt = prompt_steps(test.n_prompt, test);
     let (n_gen, at_once, n_sequences) = (test.n_gen, test.n_positions, test.n_parallel);
     let generation = (0..n_gen)
@@ -382,7 +395,7 @@ impl Tokens {
 
 #[cfg(test)]
 mod tests {
-    use super::super::args::Setting;
+    use super::super::plan::Setting;
     use super::*;
     use sluice::core::kernels::KvType;
 

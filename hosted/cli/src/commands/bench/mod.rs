@@ -1,8 +1,12 @@
 //! `sluice bench`: how fast a model runs here, compared with the limits of the machine.
 
 pub(super) mod args;
+mod by_layer;
+mod choices;
 mod in_turn;
+mod lists;
 mod measure;
+mod plan;
 mod plot;
 mod print;
 mod roofline;
@@ -15,9 +19,10 @@ use crate::flags::open::{load, with_activation};
 use crate::outcome::{Ending, UsageError};
 use crate::ui::output::{TextOutput, note};
 use anyhow::{Context as _, bail};
-use args::{BenchArgs, Format, Test};
+use args::{BenchArgs, Format};
 use core::time::Duration;
-use measure::{Halt, Runner, Tokens};
+use measure::{Halt, Runner, Tokens, Watch};
+use plan::Test;
 use print::Printer;
 use roofline::{ModelCost, Roofline};
 use row::{ModelFacts, Row, RowPlacement};
@@ -183,12 +188,16 @@ impl Bench<'_> {
             depth: Vec::new(),
             adapters: subject.adapters.clone(),
             in_turn: self.args.in_turn,
+            watch: Watch::default(),
         };
         let (type_k, type_v) = setting.kv;
         let cost = ModelCost::new(model.gguf(), model.config(), type_k, type_v);
         for test in tests {
             self.n_done += 1;
-            let row = self.test(subject, test, &mut runner, &cost, n_pinned)?;
+            let mut row = self.test(subject, test, &mut runner, &cost, n_pinned)?;
+            if self.args.sparse.sparse.is_some() {
+                row.layers = by_layer::measure(&mut runner, test, limits)?;
+            }
             let write = |printer: &mut Printer| printer.row(&row);
             let text = write(&mut self.printer);
             self.out.write(&text)?;
@@ -246,6 +255,7 @@ impl Bench<'_> {
             load_mode: self.args.load_mode.clone(),
             time,
             samples,
+            layers: Vec::new(),
             experts,
             roofline,
             limit_ns,

@@ -1,6 +1,8 @@
 //! Results in llama-bench's formats, with our fields after its own.
 
-use super::args::{Format, Test};
+use super::args::Format;
+use super::by_layer;
+use super::plan::Test;
 use super::row::{BACKEND, BUILD_COMMIT, Field, Kind, Row};
 use core::fmt::Write as _;
 
@@ -79,13 +81,11 @@ impl Printer {
             }
             Format::Jsonl => format!("{{{}}}\n", json_fields(row).join(", ")),
             Format::Md => {
+                let of = format!("{}, {}", row.model.description, row.test.name());
                 if let Some(percent) = row.skipped_percent() {
-                    let (model, test) = (&row.model.description, row.test.name());
-                    let _ = writeln!(
-                        self.after,
-                        "neurons skipped: {percent:.1} % ({model}, {test})"
-                    );
+                    let _ = writeln!(self.after, "neurons skipped: {percent:.1} % ({of})");
                 }
+                self.after += &by_layer::table(&row.layers, &of);
                 self.table_row(row)
             }
             Format::Sql => {
@@ -164,7 +164,11 @@ fn json_fields(row: &Row) -> Vec<String> {
         format!("\"samples_ts\": [ {} ]", list(ts)),
     ];
     let ours = row.ours().into_iter().map(written);
-    theirs.chain(samples).chain(ours).collect()
+    let layers = (!row.layers.is_empty()).then(|| {
+        let layers = list(row.layers.iter().map(by_layer::json).collect());
+        format!("\"layers\": [ {layers} ]")
+    });
+    theirs.chain(samples).chain(ours).chain(layers).collect()
 }
 
 fn json_value(field: &Field) -> String {

@@ -1,8 +1,9 @@
 //! A finished test as fields: llama-bench's in its order, then ours.
 
-use super::args::{Setting, Test};
+use super::by_layer::LayerFigures;
 use super::in_turn::{Turn, percentile};
 use super::measure::Samples;
+use super::plan::{Setting, Test};
 use super::roofline::Roofline;
 use crate::flags::experts::stall_percent;
 use crate::flags::placement::PlacementArgs;
@@ -81,6 +82,8 @@ pub(super) struct Row {
     pub(super) load_mode: String,
     pub(super) time: u64,
     pub(super) samples: Samples,
+    /// Figures of each layer's network, with `--sparse`.
+    pub(super) layers: Vec<LayerFigures>,
     /// Statistics of experts that stay on disk.
     pub(super) experts: Option<ExpertStats>,
     pub(super) roofline: Roofline,
@@ -122,6 +125,7 @@ impl Row {
             load_mode: "auto".into(),
             time: 0,
             samples: Samples::new(),
+            layers: Vec::new(),
             experts: None,
             roofline: Roofline::default(),
             limit_ns: 0.0,

@@ -1,6 +1,6 @@
 //! `--strict`: makes a run reproducible, and prints how to repeat it with llama.cpp.
 
-use super::args::Test;
+use super::plan::Test;
 use super::row::Row;
 
 /// The lines after a strict run's results: a hash of the generated tokens, and llama-bench's

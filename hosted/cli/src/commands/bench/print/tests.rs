@@ -1,4 +1,4 @@
-use super::super::args::Setting;
+use super::super::plan::Setting;
 use super::*;
 use serde_json::Value;
 use sluice::core::kernels::KvType;
