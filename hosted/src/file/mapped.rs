@@ -3,6 +3,7 @@
 use super::read::read_exactly;
 use super::shrunk::MapRecord;
 use super::{FileError, open_regular};
+use crate::host::memory;
 use core::fmt;
 use core::ops::Range;
 use core::ptr::{self, NonNull};
@@ -85,10 +86,10 @@ impl MappedFile {
         &self.path
     }
 
-    /// Keeps pages of the map in memory, as [`crate::host::memory::AlignedMemory::lock`].
+    /// Keeps pages of the map in memory, as [`memory::AlignedMemory::lock`].
     ///
     /// # Errors
-    /// As for [`crate::host::memory::AlignedMemory::lock`].
+    /// As for [`memory::AlignedMemory::lock`].
     ///
     /// # Panics
     /// If the range is outside of the file.
@@ -98,6 +99,18 @@ impl MappedFile {
         Ok(unsafe { rustix::mm::mlock(bytes.as_ptr().cast_mut().cast(), bytes.len()) }?)
     }
 
+    /// Asks for huge pages for a range, as [`memory::AlignedMemory::advise_huge_pages`]. File systems with
+    /// large folios grant them for what is read from the drive from now on, not for what is cached already.
+    ///
+    /// # Panics
+    /// If the range is outside of the file.
+    pub(crate) fn advise_huge_pages(&self, range: Range<usize>) {
+        let bytes = &self.bytes()[range];
+        // SAFETY: pages of the map; advice changes no contents.
+        let _hint = unsafe { advise(bytes, Advice::LinuxHugepage) };
+        memory::note_mapped(bytes);
+    }
+
     /// Advises the kernel that bytes are read a few at a time, anywhere, so that it does not read ahead.
     pub(crate) fn advise_random(&self, offset: u64, len: u64) {
         let range = usize::try_from(offset).ok().zip(usize::try_from(len).ok());
@@ -105,16 +118,8 @@ impl MappedFile {
         let Some(bytes) = bytes else {
             return;
         };
-        let at = bytes.as_ptr().cast_mut();
-        let within = at.addr() % PAGE_BYTES;
         // SAFETY: pages of the map; advice changes no contents.
-        let _hint = unsafe {
-            madvise(
-                at.wrapping_sub(within).cast(),
-                bytes.len() + within,
-                Advice::Random,
-            )
-        };
+        let _hint = unsafe { advise(bytes, Advice::Random) };
     }
 
     /// The whole file.
@@ -168,6 +173,7 @@ impl TensorSource for MappedFile {
 impl Drop for MappedFile {
     fn drop(&mut self) {
         self.record = None;
+        memory::forget_mapped(self.start.addr().get()..self.start.addr().get() + self.len);
         // SAFETY: our own map, and every slice of it borrowed from `self`.
         let _unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }
@@ -177,6 +183,17 @@ impl fmt::Debug for MappedFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "MappedFile({}, {} bytes)", self.path.display(), self.len)
     }
+}
+
+/// Gives advice for the pages that hold `bytes`.
+///
+/// # Safety
+/// - They lie in a map, and the advice is one that changes no contents.
+unsafe fn advise(bytes: &[u8], advice: Advice) -> rustix::io::Result<()> {
+    let at = bytes.as_ptr().cast_mut();
+    let within = at.addr() % PAGE_BYTES;
+    // SAFETY: by the caller; a map starts at a page.
+    unsafe { madvise(at.wrapping_sub(within).cast(), bytes.len() + within, advice) }
 }
 
 /// The unit of advice.
@@ -268,5 +285,28 @@ mod tests {
             assert!(message.contains(path.to_str().unwrap()), "{message}");
         }
         fs::remove_file(empty).unwrap();
+    }
+
+    #[test]
+    fn huge_pages_of_a_map_are_reported_until_it_is_closed() {
+        let path = temporary("huge", &vec![1; 8 << 20]);
+        let file = open(&path).unwrap();
+        file.advise_huge_pages(0..file.bytes().len());
+        assert_eq!(
+            file.bytes()
+                .iter()
+                .map(|&byte| u64::from(byte))
+                .sum::<u64>(),
+            8 << 20
+        );
+        let measure = || {
+            let name = "huge pages of the mapped weights";
+            memory::report().into_iter().find(|m| m.name == name)
+        };
+        let found = measure().unwrap();
+        assert!(found.found.ends_with(" of 8 MiB"), "{found}");
+        drop(file);
+        assert!(measure().is_none());
+        fs::remove_file(&path).unwrap();
     }
 }

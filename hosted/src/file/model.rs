@@ -221,9 +221,21 @@ impl ModelFile {
 
     /// Locks a range of the map from the first payload of a `.slc` file on, if there is a map.
     pub(crate) fn lock_map(&self, range: Range<usize>) -> Option<io::Result<()>> {
-        let file = self.contents.map()?;
-        let first = file.bytes().len().saturating_sub(self.payload_len()?);
+        let (file, first) = self.mapped_payloads()?;
         Some(file.lock(first + range.start..first + range.end))
+    }
+
+    /// Asks for huge pages for such a range.
+    pub(crate) fn advise_huge_pages(&self, range: Range<usize>) {
+        if let Some((file, first)) = self.mapped_payloads() {
+            file.advise_huge_pages(first + range.start..first + range.end);
+        }
+    }
+
+    /// The map of a `.slc` file, and where its first payload begins.
+    fn mapped_payloads(&self) -> Option<(&MappedFile, usize)> {
+        let file = self.contents.map()?;
+        Some((file, file.bytes().len().saturating_sub(self.payload_len()?)))
     }
 
     /// Bytes of the file that are read a few at a time, anywhere, if it is mapped.

@@ -186,12 +186,24 @@ static HUGE_PAGES: AtomicBool = AtomicBool::new(false);
 static LOCKS: AtomicBool = AtomicBool::new(false);
 /// Address and length of memory that huge pages were asked for.
 static LIVE: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+/// As [`LIVE`], for parts of mapped files.
+static MAPPED: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 /// Results of locking weights.
 static LOCKED: Mutex<Vec<HostMeasure>> = Mutex::new(Vec::new());
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Notes that huge pages were requested for bytes of a mapped file, until [`forget_mapped`].
+pub(crate) fn note_mapped(bytes: &[u8]) {
+    lock(&MAPPED).push((bytes.as_ptr().addr(), bytes.len()));
+}
+
+/// The file mapped at `map` is unmapped now.
+pub(crate) fn forget_mapped(map: Range<usize>) {
+    lock(&MAPPED).retain(|(at, _)| !map.contains(at));
 }
 
 /// Notes the result of locking `len` bytes: the kernel's own count of locked memory decides.
@@ -226,27 +238,42 @@ impl fmt::Display for Size {
 /// The requests for memory that is in use, and their state in the kernel now
 /// (`/proc/self/smaps`, `VmLck`).
 pub fn report() -> Vec<HostMeasure> {
-    let live = lock(&LIVE).clone();
+    let (live, mapped) = (lock(&LIVE).clone(), lock(&MAPPED).clone());
     let mut measures = lock(&LOCKED).clone();
+    if live.is_empty() && mapped.is_empty() {
+        return measures;
+    }
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
     if !live.is_empty() {
-        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-        let (huge, resident) = huge_bytes(&smaps, &live);
-        let name = "huge pages";
-        let requested = "all";
-        let found = format!("{} of {} MiB", huge >> 20, resident >> 20);
-        // The ends of each piece, and what was touched before its neighbours, stay small.
-        let is_most = huge + live.len() as u64 * 2 * HUGE_PAGE_BYTES as u64 >= resident / 10 * 9;
-        measures.push(if is_most {
-            HostMeasure::held(name, requested, found)
-        } else {
-            let why = "the kernel had no more available";
-            HostMeasure::refused(name, requested, found, why).with_remedy(
-                "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled; \
-                 echo 1 | sudo tee /proc/sys/vm/compact_memory",
-            )
-        });
+        let why = "the kernel had no more available";
+        let remedy = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled; \
+                      echo 1 | sudo tee /proc/sys/vm/compact_memory";
+        measures.push(huge_pages("huge pages", &smaps, &live, [why, remedy]));
+    }
+    if !mapped.is_empty() {
+        let why = "the file system has none, or the file was cached in small pages";
+        let remedy = "--load-mode none copies the weights to memory that has them";
+        let name = "huge pages of the mapped weights";
+        measures.push(huge_pages(name, &smaps, &mapped, [why, remedy]));
     }
     measures
+}
+
+/// The state of a request for huge pages at `places`, and what to do where it was refused.
+fn huge_pages(
+    name: &'static str,
+    smaps: &str,
+    places: &[(usize, usize)],
+    [why, remedy]: [&'static str; 2],
+) -> HostMeasure {
+    let (huge, resident) = huge_bytes(smaps, places);
+    let found = format!("{} of {} MiB", huge >> 20, resident >> 20);
+    // The ends of each piece, and what was touched before its neighbours, stay small.
+    let is_most = huge + places.len() as u64 * 2 * HUGE_PAGE_BYTES as u64 >= resident / 10 * 9;
+    match is_most {
+        true => HostMeasure::held(name, "all", found),
+        false => HostMeasure::refused(name, "all", found, why).with_remedy(remedy),
+    }
 }
 
 /// Bytes in huge pages, and resident bytes, of the mappings in `smaps` that overlap `live`.
@@ -265,7 +292,9 @@ fn huge_bytes(smaps: &str, live: &[(usize, usize)]) -> (u64, u64) {
             continue;
         }
         let kib = |name| crate::host::process::kib_of_line(line, name);
-        huge += kib("AnonHugePages:").unwrap_or(0) * 1024;
+        for kind in ["AnonHugePages:", "FilePmdMapped:"] {
+            huge += kib(kind).unwrap_or(0) * 1024;
+        }
         resident += kib("Rss:").unwrap_or(0) * 1024;
     }
     (huge, resident)

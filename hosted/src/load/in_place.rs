@@ -74,6 +74,13 @@ pub(super) fn load<'m>(
             note_lock(locked, part.len());
         }
     }
+    if mapped.is_some() && policy().huge_pages {
+        let tables = row_tables(slc, part.config).map_err(named)?;
+        // Rows of tables are read a few at a time: a huge page each would be a waste.
+        for matrices in complement(tables, payload_len) {
+            file.advise_huge_pages(matrices);
+        }
+    }
     let ModelMemory {
         weights, tables, ..
     } = memory;
@@ -121,17 +128,37 @@ fn parts(
             ModelPlan::experts_in_place(slc, &head, &mut note)?;
         }
     }
-    of_experts.sort_by_key(|range| range.start);
+    Ok(complement(of_experts, payload_len))
+}
+
+/// Ranges of the payloads that are tables, looked up row by row.
+fn row_tables(slc: &Slc<'_>, config: &ModelConfig) -> Result<Vec<Range<u64>>, ModelError> {
+    let first = slc.header().payload_offset();
+    let tensors: Vec<_> = slc.gguf().tensors().collect();
+    let mut tables = Vec::new();
+    ModelPlan::row_tables(slc.gguf(), config, |index| {
+        let header = slc.tensor_header(index, &tensors[index]);
+        tables.extend(header.map(|header| {
+            let start = header.offset - first;
+            start..start + header.matrix_bytes()
+        }));
+    })?;
+    Ok(tables)
+}
+
+/// What of `0..payload_len` lies outside of `ranges`.
+fn complement(mut ranges: Vec<Range<u64>>, payload_len: usize) -> Vec<Range<usize>> {
+    ranges.sort_by_key(|range| range.start);
     let (mut parts, mut end) = (Vec::new(), 0);
     let at = |n: u64| usize::try_from(n).unwrap_or(payload_len).min(payload_len);
-    for range in of_experts {
+    for range in ranges {
         if at(range.start) > end {
             parts.push(end..at(range.start));
         }
         end = end.max(at(range.end));
     }
     parts.extend((end < payload_len).then_some(end..payload_len));
-    Ok(parts)
+    parts
 }
 
 /// The longest range of a `.slc` file's payloads without experts.

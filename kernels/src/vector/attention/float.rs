@@ -179,46 +179,38 @@ pub(crate) unsafe fn values<V: Vector, E: Elements<V>, const Q: usize>(args: &Va
     // Four queries of f16 leave registers for sums of four vectors; other types gain nothing.
     while V::WIDTH == LANES && Q == 4 && E::BYTES == 2 && dim + 4 * V::WIDTH <= args.head_dim {
         // SAFETY: by the caller; four whole vectors are left.
-        unsafe { values_tile::<V, E, Q, 4, false>(args, dim) };
+        unsafe { values_tile::<V, E, Q, 4>(args, dim) };
         dim += 4 * V::WIDTH;
     }
     while dim + 2 * V::WIDTH <= args.head_dim {
         // SAFETY: by the caller; two whole vectors are left.
-        unsafe { values_tile::<V, E, Q, 2, false>(args, dim) };
+        unsafe { values_tile::<V, E, Q, 2>(args, dim) };
         dim += 2 * V::WIDTH;
     }
-    if dim + V::WIDTH <= args.head_dim {
-        // SAFETY: by the caller; one is left.
-        unsafe { values_tile::<V, E, Q, 1, false>(args, dim) };
+    // An odd vector is rare: loaded as a part of one, of all lanes, it needs no code of its own.
+    while dim < args.head_dim {
+        // SAFETY: by the caller; a vector or a part of one is left.
+        unsafe { values_tile::<V, E, Q, 1>(args, dim) };
         dim += V::WIDTH;
-    }
-    if dim < args.head_dim {
-        // SAFETY: by the caller; a part of one is left.
-        unsafe { values_tile::<V, E, Q, 1, true>(args, dim) };
     }
 }
 
-/// `D` vectors of dimensions from `dim` on; `PART`: the last, not whole.
+/// `D` vectors of dimensions from `dim` on; one may be a part.
 #[inline(always)]
-unsafe fn values_tile<
-    V: Vector,
-    E: Elements<V>,
-    const Q: usize,
-    const D: usize,
-    const PART: bool,
->(
+unsafe fn values_tile<V: Vector, E: Elements<V>, const Q: usize, const D: usize>(
     args: &Values,
     dim: usize,
 ) {
     const { assert!(Q <= CHUNK) }
-    let n = args.head_dim - dim;
+    let may_be_part = D == 1;
+    let n = (args.head_dim - dim).min(V::WIDTH);
     let mut sums = [[V::splat(0.0); D]; Q];
     for (q, sums) in sums.iter_mut().enumerate() {
         for (d, sum) in sums.iter_mut().enumerate() {
             let at = args.out[q].wrapping_add(dim + d * V::WIDTH);
             // SAFETY: the dimensions are within the query's sums.
             let x = unsafe {
-                if PART {
+                if may_be_part {
                     V::load_part(at, n)
                 } else {
                     V::load(at)
@@ -232,8 +224,8 @@ unsafe fn values_tile<
     for step in args.start..args.end {
         let row = from.wrapping_add(step * row_bytes);
         let first = step * row_bytes + dim * E::BYTES;
-        // A part of a vector is rare, and not worth the code.
-        if !PART {
+        // A single vector is rare, and not worth the code.
+        if !may_be_part {
             args.ahead.prefetch(first, D * V::WIDTH * E::BYTES);
         }
         let mut lines = [E::zero(); D];
@@ -241,7 +233,7 @@ unsafe fn values_tile<
             let at = row.wrapping_add(d * V::WIDTH * E::BYTES);
             // SAFETY: a row has head_dim lanes.
             *line = unsafe {
-                if PART {
+                if may_be_part {
                     E::line_part(at, n)
                 } else {
                     E::line(at)
@@ -259,7 +251,7 @@ unsafe fn values_tile<
             let at = args.out[q].wrapping_add(dim + d * V::WIDTH);
             // SAFETY: as for loading.
             unsafe {
-                if PART {
+                if may_be_part {
                     V::store_part(*sum, at, n);
                 } else {
                     V::store(*sum, at);

@@ -61,12 +61,13 @@ impl RowPlacement {
             list.0.iter().filter_map(bit).fold(0, |all, bit| all | bit)
         };
         let found = memory::report().into_iter();
-        let huge = found.filter(|measure| measure.name == "huge pages");
+        let huge = found.filter(|measure| measure.name.starts_with("huge pages"));
+        let huge: Vec<_> = huge.map(|measure| measure.found).collect();
         Self {
             cpu_mask: format!("{:#x}", args.cpu_mask.as_ref().map_or(0, bits)),
             cpu_strict: args.cpu_strict.as_deref() == Some("1"),
             poll: args.poll,
-            huge_pages: huge.map(|measure| measure.found).collect(),
+            huge_pages: huge.join("; "),
         }
     }
 }
