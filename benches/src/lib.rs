@@ -219,6 +219,9 @@ fn noisy_row(ty: WeightType, n_bytes: usize, noise: &mut Noise) -> Vec<u8> {
             WeightType::Q8_0
             | WeightType::Q4_0
             | WeightType::Q5_0
+            | WeightType::LANE3
+            | WeightType::LANE5
+            | WeightType::LANE7
             | WeightType::IQ4_NL
             | WeightType::IQ4_XS
             | WeightType::IQ1_S

@@ -12,6 +12,7 @@
 //! | [`engine`], [`state`], [`team`] | batches of tokens in, logits out, on any number of cores |
 //! | [`sampler`], [`pooling`] | logits to a token, hidden states to an embedding |
 //! | [`gate`], [`ring`] | which frames of a stream wake a model |
+//! | [`sparse`] | sparse f32 networks, precision lanes, the π module: ruvector-sparse-inference's names |
 //! | [`memory`], [`trace`], [`hash`] | arenas over the caller's memory, events, fingerprints |
 //! | [`kernels`] | the arithmetic, bit-identical on every instruction set |
 //!
@@ -125,6 +126,7 @@ pub mod ring;
 pub mod sampler;
 pub mod slc;
 pub mod sort;
+pub mod sparse;
 pub mod speculate;
 pub mod state;
 mod sync;

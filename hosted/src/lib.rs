@@ -54,6 +54,7 @@ pub mod rank;
 pub mod sequence;
 pub mod session;
 pub mod sparse;
+mod sparse_modes;
 pub mod speculate;
 pub mod team;
 pub mod vocabulary;

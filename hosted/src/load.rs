@@ -9,7 +9,7 @@ use crate::experts::{ColdNeurons, ExpertError};
 use crate::file::{FileError, ModelFile};
 use crate::host::memory::{AlignedMemory, OutOfMemory, note_lock, policy};
 use crate::host::workers::WorkerPanicked;
-use crate::sparse::SparseError;
+use crate::sparse_modes::SparseError;
 use crate::team::Team;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_core::gguf::Gguf;

@@ -10,7 +10,7 @@ use crate::head::Heads;
 use crate::identity::{Identity, ModelIdentity};
 use crate::load::ModelMemory;
 use crate::owned::{Borrower, Owned};
-use crate::sparse::{SparseError, SparsePlan, SparseSetup};
+use crate::sparse_modes::{SparseError, SparsePlan, SparseSetup};
 use crate::team::Team;
 use core::error::Error;
 use core::fmt;

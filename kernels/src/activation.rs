@@ -50,7 +50,10 @@ impl ActivationKinds {
             | WeightType::Q5_0
             | WeightType::Q5_1
             | WeightType::IQ4_NL
-            | WeightType::MXFP4 => Self::INT8_32,
+            | WeightType::MXFP4
+            | WeightType::LANE3
+            | WeightType::LANE5
+            | WeightType::LANE7 => Self::INT8_32,
             WeightType::Q2_K
             | WeightType::Q3_K
             | WeightType::Q4_K

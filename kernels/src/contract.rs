@@ -12,7 +12,7 @@
 //!   | F32, F16 | f32 | per group: `t = fma(w, x, t)` by column from 0, then `acc + t` |
 //!   | IQ1, IQ2, IQ3, TQ and NVFP4 types | f32 | as F32, `w` the dequantised value |
 //!   | BF16 | bf16 | per group: [`bf16_step`] by column pair from 0, then `acc + t` |
-//!   | Q8_0, Q4_0, Q5_0, IQ4_NL, MXFP4 | int8, a scale per 32 | per 32: `fma(d_w · d_a, f32(S), acc)` |
+//!   | Q8_0, Q4_0, Q5_0, IQ4_NL, MXFP4, LANE3, LANE5, LANE7 | int8, a scale per 32 | per 32: `fma(d_w · d_a, f32(S), acc)` |
 //!   | Q4_1, Q5_1 | int8, a scale per 32 | per 32: as above, then `fma(m_w · d_a, f32(A), acc)` |
 //!   | Q4_K, Q5_K, Q2_K | int8, a scale per 256 | `t = fma(d, f32(S), 0)`, `t = fma(-dmin, f32(M), t)`, then `fma(d_a, t, acc)` |
 //!   | Q6_K, Q3_K, IQ4_XS | int8, a scale per 256 | `t = fma(d, f32(S), 0)`, then `fma(d_a, t, acc)` |

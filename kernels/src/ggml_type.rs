@@ -1,4 +1,4 @@
-//! Tensor types as GGUF files number them, with their block geometry.
+//! Tensor types as GGUF files number them, and those of `.slc` files alone, with their block geometry.
 //!
 //! All types that ggml has written to files are named here, so that a file with a type this
 //! build cannot run is still described correctly ("there are no kernels for type Q8_K yet") and its size
@@ -8,10 +8,10 @@ use core::fmt;
 
 macro_rules! ggml_types {
     ($($name:ident = $id:literal, $text:literal, $block_len:literal, $block_bytes:literal;)*) => {
-        /// A tensor element type, numbered as in GGUF files.
+        /// A tensor element type, numbered as in GGUF files; of those that GGUF has no number for, as in `.slc` files.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u32)]
-        #[expect(missing_docs, reason = "each variant is the type of that name in ggml")]
+        #[expect(missing_docs, reason = "each variant is the type of that name in ggml, or a lane of blocks::lane")]
         #[expect(non_camel_case_types, reason = "ggml's own spelling")]
         pub enum GgmlType { $($name = $id,)* }
 
@@ -19,12 +19,12 @@ macro_rules! ggml_types {
             /// Every type, in the order of its number.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// The type with number `id` in a GGUF file, if there is one.
+            /// The type with number `id`, if there is one.
             pub const fn from_id(id: u32) -> Option<Self> {
                 match id { $($id => Some(Self::$name),)* _ => None }
             }
 
-            /// ggml's name of the type, such as `"Q4_K"`.
+            /// The name of the type, ggml's where it has one, such as `"Q4_K"`.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }
@@ -76,9 +76,17 @@ ggml_types! {
     TQ2_0 = 35, "TQ2_0", 256, 66;
     MXFP4 = 39, "MXFP4", 32, 17;
     NVFP4 = 40, "NVFP4", 64, 36;
+    LANE3 = 0x534c_0003, "LANE3", 32, 14;
+    LANE5 = 0x534c_0005, "LANE5", 32, 22;
+    LANE7 = 0x534c_0007, "LANE7", 32, 30;
 }
 
 impl GgmlType {
+    /// Whether this is a precision lane ([`crate::blocks::lane`]): a type of `.slc` files, which GGUF has no number for.
+    pub const fn is_lane(self) -> bool {
+        matches!(self, Self::LANE3 | Self::LANE5 | Self::LANE7)
+    }
+
     /// Bytes of a row of `n` elements, or `None` where `n` is not a whole number of blocks
     /// or the size does not fit in a `u64`.
     pub const fn row_bytes(self, n: u64) -> Option<u64> {

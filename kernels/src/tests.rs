@@ -186,6 +186,9 @@ pub(crate) fn set_scale(ty: WeightType, scale: f32, block: &mut [u8]) {
         WeightType::Q8_0
         | WeightType::Q4_0
         | WeightType::Q5_0
+        | WeightType::LANE3
+        | WeightType::LANE5
+        | WeightType::LANE7
         | WeightType::IQ4_NL
         | WeightType::IQ4_XS
         | WeightType::IQ1_S

@@ -467,7 +467,9 @@ pub const fn scales(ty: GgmlType) -> &'static [(usize, f32)] {
     match ty {
         GgmlType::Q8_0 | GgmlType::IQ4_NL => &[(0, 127.0)],
         GgmlType::Q4_0 => &[(0, 8.0)],
-        GgmlType::Q5_0 => &[(0, 16.0)],
+        GgmlType::Q5_0 | GgmlType::LANE5 => &[(0, 16.0)],
+        GgmlType::LANE3 => &[(0, 4.0)],
+        GgmlType::LANE7 => &[(0, 64.0)],
         // Twice the second number centres the values on zero.
         GgmlType::Q4_1 => &[(0, 15.0), (2, -2.0)],
         GgmlType::Q5_1 => &[(0, 31.0), (2, -2.0)],

@@ -48,7 +48,7 @@ impl Drop for Temporary {
     }
 }
 
-/// The `.slc` file of a GGUF file, verified.
+/// The `.slc` file of a GGUF file, whose tensors may be precision lanes, verified.
 ///
 /// # Errors
 /// Whatever cannot be packed.
@@ -56,7 +56,7 @@ impl Drop for Temporary {
 /// # Panics
 /// If the file is not GGUF, the temporary folder is not writable, or something remains there after an error.
 pub fn packed(gguf_file: &[u8], ffn: FfnLayout) -> Result<Vec<u8>, SlcFileError> {
-    let gguf = Gguf::parse(gguf_file, gguf_file.len() as u64).expect("a sound file");
+    let gguf = Gguf::parse_with_lanes(gguf_file, gguf_file.len() as u64).expect("a sound file");
     let path = Temporary::new();
     let output = OutputFile::create(&path.0, false).expect("a writable temporary folder");
     let stop = StopFlag::new();

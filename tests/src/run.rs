@@ -107,7 +107,7 @@ impl Weights {
     /// # Errors
     /// Whatever is wrong with the file.
     pub fn plan(file: &[u8]) -> Result<Self, ModelError> {
-        let gguf = Gguf::parse(file, file.len() as u64)?;
+        let gguf = Gguf::parse_with_lanes(file, file.len() as u64)?;
         let plan = ModelPlan::new(&gguf, &ModelConfig::from_gguf(&gguf)?)?;
         Ok(Self::of_plan(&plan))
     }
@@ -117,7 +117,7 @@ impl Weights {
     /// # Errors
     /// Whatever is wrong with the file.
     pub fn plan_head(file: &[u8]) -> Result<Option<Self>, ModelError> {
-        let gguf = Gguf::parse(file, file.len() as u64)?;
+        let gguf = Gguf::parse_with_lanes(file, file.len() as u64)?;
         let config = ModelConfig::next_token_head(&gguf)?;
         let plan = config
             .map(|config| ModelPlan::new(&gguf, &config))
@@ -140,7 +140,7 @@ impl Weights {
     /// # Panics
     /// If a loading thread panics.
     pub fn load(&mut self, file: &[u8], n_threads: usize) -> Result<ModelWeights<'_>, ModelError> {
-        let gguf = Gguf::parse(file, file.len() as u64)?;
+        let gguf = Gguf::parse_with_lanes(file, file.len() as u64)?;
         let config = ModelConfig::from_gguf(&gguf)?;
         let loader = self.loaded(file, &gguf, &config, n_threads)?;
         loader.finish(&SliceSource(file))
@@ -158,7 +158,7 @@ impl Weights {
         file: &[u8],
         trunk: &ModelWeights<'w>,
     ) -> Result<ModelWeights<'w>, ModelError> {
-        let gguf = Gguf::parse(file, file.len() as u64)?;
+        let gguf = Gguf::parse_with_lanes(file, file.len() as u64)?;
         let config = ModelConfig::next_token_head(&gguf)?.expect("the file has a head");
         let loader = self.loaded(file, &gguf, &config, 2)?;
         loader.finish_head(&SliceSource(file), trunk)

@@ -74,7 +74,7 @@ impl Machine {
     }
 
     fn engine(&mut self, file: &[u8]) -> Result<Vec<f32>, String> {
-        let gguf = Gguf::parse(file, file.len() as u64).map_err(text)?;
+        let gguf = Gguf::parse_with_lanes(file, file.len() as u64).map_err(text)?;
         let config = ModelConfig::from_gguf(&gguf).map_err(text)?;
         check_plans(&gguf, &config, file)?;
         let loader = Loader::new(
@@ -103,7 +103,7 @@ impl Machine {
 
     /// Tokens of a short text, and back.
     fn tokens(&mut self, file: &[u8]) -> Result<Vec<u32>, String> {
-        let gguf = Gguf::parse(file, file.len() as u64).map_err(text)?;
+        let gguf = Gguf::parse_with_lanes(file, file.len() as u64).map_err(text)?;
         let words = tokenizer::plan(&gguf).map_err(text)?.words;
         within("tokenizer", 4 * words, TOKENIZER_BYTES_PER_FILE_BYTE, file);
         let tokenizer = Tokenizer::new(&gguf, &mut self.words).map_err(text)?;

@@ -138,6 +138,8 @@ pub enum GgufErrorKind {
     DuplicateTensor { first: u32 },
     /// An unknown ggml tensor type.
     UnknownTensorType { id: u32 },
+    /// A precision lane, which only `.slc` files can hold.
+    LaneOutsideSlc { ty: GgmlType },
     /// A row of `row_len` elements is not a whole number of blocks of type `ty`.
     RowNotWholeBlocks { row_len: u64, ty: GgmlType },
     /// The number of elements or bytes does not fit in 64 bits.
@@ -241,6 +243,12 @@ impl GgufErrorKind {
                 write!(f, "the name was used before, by tensor {first}")
             }
             Self::UnknownTensorType { id } => write!(f, "unknown tensor type {id}"),
+            Self::LaneOutsideSlc { ty } => {
+                write!(
+                    f,
+                    "type {ty} exists in .slc files only: GGUF has no number for it"
+                )
+            }
             Self::RowNotWholeBlocks { row_len, ty } => {
                 write!(
                     f,

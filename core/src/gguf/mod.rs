@@ -91,10 +91,24 @@ impl<'a> Gguf<'a> {
     /// file: `header` is a prefix that is too short. Read at least the number of bytes that it names
     /// (better: also at least twice the previous number) and call again.
     pub fn parse(header: &'a [u8], file_len: u64) -> Result<Self, GgufError> {
+        Self::parse_as(header, file_len, false)
+    }
+
+    /// As [`Self::parse`], for the header inside a `.slc` file, whose tensors may be precision lanes
+    /// ([`crate::kernels::blocks::lane`]).
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::parse`].
+    pub fn parse_with_lanes(header: &'a [u8], file_len: u64) -> Result<Self, GgufError> {
+        Self::parse_as(header, file_len, true)
+    }
+
+    fn parse_as(header: &'a [u8], file_len: u64, lanes: bool) -> Result<Self, GgufError> {
         let mut cursor = Cursor::new(header, file_len);
         let mut gguf = Self::parse_fixed(&mut cursor)?;
         gguf.parse_metadata(&mut cursor)?;
-        gguf.parse_tensors(&mut cursor, file_len)?;
+        gguf.parse_tensors(&mut cursor, file_len, lanes)?;
         Ok(gguf)
     }
 
@@ -167,11 +181,20 @@ impl<'a> Gguf<'a> {
     }
 
     /// Checks every tensor info, then the data ranges, which are known once the infos end.
-    fn parse_tensors(&mut self, cursor: &mut Cursor<'a>, file_len: u64) -> Result<(), GgufError> {
+    fn parse_tensors(
+        &mut self,
+        cursor: &mut Cursor<'a>,
+        file_len: u64,
+        lanes: bool,
+    ) -> Result<(), GgufError> {
         cursor.room(u64::from(self.tensor_count) * tensor::INFO_BYTES_MIN)?;
         for i in 0..self.tensor_count {
             cursor.set_place(GgufPlace::Tensor { index: i });
             let info = TensorInfo::read(cursor, 0)?;
+            if info.ty.is_lane() && !lanes {
+                let kind = GgufErrorKind::LaneOutsideSlc { ty: info.ty };
+                return Err(cursor.error_behind(12, kind).named(info.name.as_bytes()));
+            }
             if !info.offset.is_multiple_of(self.alignment()) {
                 let (offset, alignment) = (info.offset, self.alignment());
                 let kind = GgufErrorKind::OffsetMisaligned { offset, alignment };

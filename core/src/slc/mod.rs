@@ -238,7 +238,7 @@ impl<'a> Slc<'a> {
             return Err(SlcError::Checksum { stated, found });
         }
         let (part, rest) = head[FILE_HEADER_BYTES..].split_at(to_usize(header.gguf_header_len));
-        let gguf = Gguf::parse(part, header.gguf_len)?;
+        let gguf = Gguf::parse_with_lanes(part, header.gguf_len)?;
         if gguf.header_bytes().len() != part.len() {
             return Err(SlcError::GgufHeaderLength {
                 stated: header.gguf_header_len,

@@ -9,7 +9,7 @@ use super::{DraftError, FEW};
 use crate::model::{LoadOptions, Model};
 use crate::sequence::{ChoiceContext, Choose};
 use crate::session::{Limits, Session, StepError, StepHooks};
-use crate::sparse::SparseMode;
+use crate::sparse_modes::SparseMode;
 use crate::speculate::{Ask, Drafter, POSITIONS_MAX};
 use crate::team::Team;
 use core::error::Error;

@@ -21,7 +21,7 @@ use crate::generate::common_prefix;
 use crate::model::Model;
 use crate::sequence::{Sequence, Settings};
 use crate::session::{GenerateError, Limits, Session, StepError, StepHooks};
-use crate::sparse::SparseMode;
+use crate::sparse_modes::SparseMode;
 use crate::speculate::{Ask, Drafter, POSITIONS_MAX};
 use crate::team::Team;
 use sampler::DraftSampler;

@@ -195,7 +195,7 @@ impl GgufHeader {
     /// Reserves room for the whole file and writes the header. The file is hashed while it is written.
     ///
     /// # Errors
-    /// [`OutputError::Write`], for example because the disk is full.
+    /// [`OutputError::Lane`]; [`OutputError::Write`], for example because the disk is full.
     ///
     /// # Panics
     /// As [`Self::bytes`].
@@ -217,6 +217,25 @@ impl GgufHeader {
     /// # Panics
     /// As [`Self::bytes`].
     pub fn start_provisional(self, output: OutputFile) -> Result<GgufWriter, OutputError> {
+        if let Some(tensor) = self.tensors.iter().find(|tensor| tensor.ty.is_lane()) {
+            return Err(OutputError::Lane {
+                path: output.path().to_path_buf(),
+                tensor: tensor.name.clone(),
+                ty: tensor.ty,
+            });
+        }
+        self.start_scratch(output)
+    }
+
+    /// As [`Self::start`], for a file that becomes a `.slc` file and is then removed: tensors may be precision lanes. The
+    /// file is not hashed.
+    ///
+    /// # Errors
+    /// [`OutputError::Write`].
+    ///
+    /// # Panics
+    /// As [`Self::bytes`].
+    pub fn start_scratch(self, output: OutputFile) -> Result<GgufWriter, OutputError> {
         let header = self.bytes();
         output.reserve(header.len() as u64 + self.data_bytes)?;
         output.write_at(0, &header)?;
@@ -278,6 +297,12 @@ impl GgufWriter {
         assert_eq!(header.len() as u64, self.data_offset);
         assert!(self.hash.is_none());
         self.output.write_at(0, &header)
+    }
+
+    /// The file that was written, which does not get its name: what it holds can be read back.
+    #[must_use]
+    pub fn into_output(self) -> OutputFile {
+        self.output
     }
 
     /// Gives the file its name, and records its SHA-256 for this machine ([`super::HashRecords`]). Call it after all

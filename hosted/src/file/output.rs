@@ -7,6 +7,7 @@ use super::{FileStamp, HashRecords};
 use rustix::fs::{self as sys, FallocateFlags, RenameFlags};
 use rustix::io::Errno;
 use sluice_core::gguf::source::SourceError;
+use sluice_core::kernels::GgmlType;
 use sluice_core::state::Identity;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read as _};
@@ -44,6 +45,15 @@ pub enum OutputError {
     /// The folder does not exist or is not writable.
     #[error("cannot create {path}: {error}")]
     Create { path: PathBuf, error: io::Error },
+    /// A GGUF file with a tensor that only `.slc` files can hold.
+    #[error(
+        "{path}: {tensor} is of type {ty}, which GGUF has no number for; it exists in .slc files only"
+    )]
+    Lane {
+        path: PathBuf,
+        tensor: String,
+        ty: GgmlType,
+    },
     /// Writing failed, for example because the disk is full.
     #[error("cannot write {path}: {error}; the incomplete file was removed")]
     Write { path: PathBuf, error: io::Error },
@@ -73,6 +83,22 @@ impl OutputFile {
     /// [`OutputError`].
     pub(super) fn create_private(path: &Path) -> Result<Self, OutputError> {
         Self::create_with(path, false, PRIVATE, None)
+    }
+
+    /// A file that never gets a name, in the folder of `path`: room for what becomes the file there.
+    ///
+    /// # Errors
+    /// [`OutputError::Create`].
+    pub fn scratch(path: &Path) -> Result<Self, OutputError> {
+        let partial = PartialFile::create(path, PRIVATE);
+        Ok(Self {
+            path: path.to_path_buf(),
+            partial: partial.map_err(|error| OutputError::Create {
+                path: path.to_path_buf(),
+                error,
+            })?,
+            overwrite: false,
+        })
     }
 
     /// With the permissions `mode`, or the replaced file's.

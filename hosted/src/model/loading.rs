@@ -9,7 +9,7 @@ use crate::load::{
     LoadError, ModelMemory, ModelPart, WeightsSource, load, load_from, longest_in_memory,
 };
 use crate::owned::Owned;
-use crate::sparse::SparsePlan;
+use crate::sparse_modes::SparsePlan;
 use crate::team::Team;
 use sluice_core::gguf::source::TensorSource;
 use sluice_core::model::{LoadProgress, ModelPlan, ModelWeights, Residency, Tables};

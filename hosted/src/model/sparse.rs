@@ -4,7 +4,7 @@ use super::{Model, ModelSource};
 use crate::experts::ExpertStore;
 use crate::file::HashRecords;
 use crate::identity::{HashError, Identity, ModelIdentity, identify};
-use crate::sparse::{SparseError, SparseMode, SparsePlan, SparseSetup, Subject};
+use crate::sparse_modes::{SparseError, SparseMode, SparsePlan, SparseSetup, Subject};
 use sluice_core::kernels::neuron::Form;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 impl ModelSource {
     /// The model with a mode that leaves neurons out, as a part of its identity; [`SparseMode::Exact`] and
     /// [`SparseMode::Off`] change nothing. `file` is the calibration file of modes that need one, by default the one next to
-    /// the model ([`crate::sparse::SparseFile::next_to`]).
+    /// the model ([`crate::sparse_modes::SparseFile::next_to`]).
     ///
     /// # Errors
     /// [`SparseError`]: the file is missing, or another model's; the model does not allow the mode.

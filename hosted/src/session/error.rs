@@ -6,7 +6,7 @@ use crate::host::isa::IsaError;
 use crate::host::memory::OutOfMemory;
 use crate::host::workers::WorkerPanicked;
 use crate::sequence::{ChoiceError, OtherAdapters};
-use crate::sparse::SparseMode;
+use crate::sparse_modes::SparseMode;
 use sluice_core::engine::EngineError;
 use sluice_core::sampler::SampleError;
 use sluice_core::team::Stop;

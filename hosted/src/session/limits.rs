@@ -2,7 +2,7 @@
 
 use crate::experts::ExpertStore;
 use crate::model::Model;
-use crate::sparse::{SparseMode, SparsePlan};
+use crate::sparse_modes::{SparseMode, SparsePlan};
 use sluice_core::engine::{self, Sparse};
 use sluice_core::kernels::activation::ActivationKinds;
 use sluice_core::kernels::{KernelTable, KvType};

@@ -26,7 +26,7 @@ use crate::host::pace::Pace;
 use crate::host::profile::Profile;
 use crate::model::Model;
 use crate::owned::{Borrower, Owned};
-use crate::sparse::{SparseMode, SparsePlan};
+use crate::sparse_modes::{SparseMode, SparsePlan};
 use crate::speculate::Speculation;
 use crate::team::Team;
 use core::fmt;

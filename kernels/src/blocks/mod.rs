@@ -6,6 +6,7 @@
 
 mod codebook;
 pub(crate) mod codebooks;
+pub mod lane;
 mod large;
 mod small;
 mod ternary;
@@ -79,6 +80,9 @@ value_functions! {
     IQ1_M codebook::iq1_m;
     TQ1_0 ternary::tq1_0;
     TQ2_0 ternary::tq2_0;
+    LANE3 lane::values::<3>;
+    LANE5 lane::values::<5>;
+    LANE7 lane::values::<7>;
 }
 
 /// `values` of each block of `BYTES` bytes and `LEN` columns. Both are constants so that, with
@@ -175,6 +179,9 @@ const_assert_eq!(q5_0::QH + 4 + 16, GgmlType::Q5_0.block_bytes());
 const_assert_eq!(q5_1::QH + 4 + 16, GgmlType::Q5_1.block_bytes());
 const_assert_eq!(mxfp4::QS + 16, GgmlType::MXFP4.block_bytes());
 const_assert_eq!(nvfp4::QS + 32, GgmlType::NVFP4.block_bytes());
+const_assert_eq!(lane::block_bytes(3), GgmlType::LANE3.block_bytes());
+const_assert_eq!(lane::block_bytes(5), GgmlType::LANE5.block_bytes());
+const_assert_eq!(lane::block_bytes(7), GgmlType::LANE7.block_bytes());
 const_assert_eq!(q2_k::D + 4, GgmlType::Q2_K.block_bytes());
 const_assert_eq!(q3_k::D + 2, GgmlType::Q3_K.block_bytes());
 const_assert_eq!(q4_k::QS + 128, GgmlType::Q4_K.block_bytes());

@@ -26,6 +26,7 @@
 
 mod float;
 pub(crate) mod iq4_xs;
+mod lane;
 pub(crate) mod q2_k;
 pub(crate) mod q3_k;
 pub(crate) mod q4_k;
@@ -37,6 +38,7 @@ pub(crate) mod small;
 
 pub(crate) use float::{Bf16, F16, F32};
 pub(crate) use iq4_xs::Iq4Xs;
+pub(crate) use lane::Lane;
 pub(crate) use q2_k::Q2K;
 pub(crate) use q3_k::Q3K;
 pub(crate) use q4_k::Q4K;
@@ -62,7 +64,7 @@ macro_rules! weight_types {
     ($n:literal types: $($name:ident)*) => {
         /// A weight type that has panels and kernels.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[expect(missing_docs, reason = "each variant is the type of that name in ggml")]
+        #[expect(missing_docs, reason = "each variant is the [`GgmlType`] of that name")]
         #[expect(non_camel_case_types, reason = "ggml's own spelling")]
         pub enum WeightType { $($name,)* }
 
@@ -87,8 +89,9 @@ macro_rules! weight_types {
 }
 
 weight_types! {
-    26 types: F32 F16 BF16 Q8_0 Q4_0 Q4_K Q6_K Q5_K Q5_0 Q4_1 Q5_1 IQ4_NL Q3_K Q2_K IQ4_XS MXFP4
+    29 types: F32 F16 BF16 Q8_0 Q4_0 Q4_K Q6_K Q5_K Q5_0 Q4_1 Q5_1 IQ4_NL Q3_K Q2_K IQ4_XS MXFP4
     IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S TQ1_0 TQ2_0 NVFP4
+    LANE3 LANE5 LANE7
 }
 
 /// The layout of one type in a panel, block by block. `row` below is a lane, `0..16`.
@@ -112,7 +115,8 @@ macro_rules! with_format {
             F32 F32, F16 F16, BF16 Bf16, Q8_0 Q8_0, Q4_0 Q4_0, Q4_K Q4K, Q6_K Q6K, Q5_K Q5K,
             Q5_0 Q5_0, Q4_1 Q4_1, Q5_1 Q5_1, IQ4_NL Iq4Nl, Q3_K Q3K, Q2_K Q2K, IQ4_XS Iq4Xs,
             MXFP4 Mxfp4, IQ1_S Iq1S, IQ1_M Iq1M, IQ2_XXS Iq2Xxs, IQ2_XS Iq2Xs, IQ2_S Iq2S,
-            IQ3_XXS Iq3Xxs, IQ3_S Iq3S, TQ1_0 Tq1_0, TQ2_0 Tq2_0, NVFP4 Nvfp4)
+            IQ3_XXS Iq3Xxs, IQ3_S Iq3S, TQ1_0 Tq1_0, TQ2_0 Tq2_0, NVFP4 Nvfp4,
+            LANE3 Lane<3>, LANE5 Lane<5>, LANE7 Lane<7>)
     };
     (@ $ty:expr, $format:ident => $call:expr; $($name:ident $panels:ty),*) => {
         match $ty {

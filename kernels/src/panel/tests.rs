@@ -130,6 +130,28 @@ fn block_values_follow_the_format() {
     assert_eq!(out[..2], [-1.5, 0.0]);
 }
 
+/// Bit by bit, as the format is described.
+#[test]
+fn lanes_are_strings_of_bits() {
+    let mut noise = Noise(17);
+    for (ty, bits) in [
+        (GgmlType::LANE3, 3),
+        (GgmlType::LANE5, 5),
+        (GgmlType::LANE7, 7),
+    ] {
+        let mut block = noise.bytes(2 + 4 * bits);
+        assert_eq!(block.len(), ty.block_bytes());
+        block[..2].copy_from_slice(&f32_to_f16(-0.25).to_le_bytes());
+        let mut values = [0f32; 32];
+        blocks::dequantize_block(ty, &block, &mut values);
+        for (j, value) in values.into_iter().enumerate() {
+            let bit = |at: usize| i32::from(block[2 + at / 8] >> (at % 8) & 1);
+            let code: i32 = (0..bits).map(|i| bit(bits * j + i) << i).sum();
+            assert_eq!(value, -0.25 * (code - (1 << (bits - 1))) as f32, "{ty} {j}");
+        }
+    }
+}
+
 #[test]
 fn mxfp4_scales_are_powers_of_two() {
     for e in 0..=255u8 {

@@ -74,6 +74,9 @@ pub const fn can_quantize(ty: GgmlType) -> bool {
             | T::IQ2_S
             | T::IQ2_XS
             | T::IQ2_XXS
+            | T::LANE3
+            | T::LANE5
+            | T::LANE7
     )
 }
 
@@ -340,6 +343,9 @@ fn run<V: Vector>(job: &mut Job<'_>) {
         T::IQ2_XXS => super_blocks!(job, codebook::iq2_xxs_block::<V>),
         T::TQ1_0 => blocks!(job, ternary::tq1_0_block),
         T::TQ2_0 => blocks!(job, ternary::tq2_0_block),
+        T::LANE3 => small_blocks!(job, symmetric::lane_blocks::<V, 3, 14>),
+        T::LANE5 => small_blocks!(job, symmetric::lane_blocks::<V, 5, 22>),
+        T::LANE7 => small_blocks!(job, symmetric::lane_blocks::<V, 7, 30>),
         T::MXFP4 if weighted => small_blocks!(job, fp4::mxfp4_blocks),
         T::MXFP4 => blocks!(job, fp4::mxfp4_block),
         T::NVFP4 => blocks!(job, fp4::nvfp4_block),

@@ -8,7 +8,7 @@
 
 use super::lanes::{Lanes, codes};
 use super::vector::{LANES, Vector};
-use crate::blocks::{iq4_nl, iq4_xs, q3_k, q4_0, q5_0, q6_k};
+use crate::blocks::{iq4_nl, iq4_xs, lane, q3_k, q4_0, q5_0, q6_k};
 use crate::half::{f16_to_f32, f32_to_f16};
 
 /// What q may be.
@@ -34,6 +34,29 @@ impl<const HALF: i8> Grid for Integers<HALF> {
     #[inline(always)]
     fn round<V: Vector>(y: V) -> V {
         let half = f32::from(HALF);
+        y.clamp(-half, half - 1.0).round()
+    }
+}
+
+/// The integers of a precision lane. Scales that round luckily are not near each other: the more of them, the better.
+pub(super) struct Lane<const BITS: usize>;
+
+impl<const BITS: usize> Grid for Lane<BITS> {
+    const TARGETS: &[f32] = match BITS {
+        3 => Integers::<4>::TARGETS,
+        5 => &[
+            -16.8, -16.55, -16.3, -16.05, -15.8, -15.55, -15.3, -15.05, -14.8, -14.55, -14.3,
+            -14.05, -13.8, -13.55, 14.8, 15.1, 15.4,
+        ],
+        _ => &[
+            -64.6, -63.6, -62.6, -61.6, -60.6, -59.6, -58.6, -57.6, -56.6, -55.6, -54.6, -53.6,
+            -52.6, -51.6, -50.6, 62.8, 63.4,
+        ],
+    };
+
+    #[inline(always)]
+    fn round<V: Vector>(y: V) -> V {
+        let half = f32::from(lane::offset(BITS));
         y.clamp(-half, half - 1.0).round()
     }
 }
@@ -339,6 +362,20 @@ pub(super) fn q5_0_blocks<V: Vector>(x: &[f32; 256], w: &[f32; 256], out: &mut [
     for ((codes, d), out) in blocks.zip(out) {
         out[..2].copy_from_slice(&d.to_le_bytes());
         q5_0::set_codes(codes, out);
+    }
+}
+
+#[inline(always)]
+pub(super) fn lane_blocks<V: Vector, const BITS: usize, const BYTES: usize>(
+    x: &[f32; 256],
+    w: &[f32; 256],
+    out: &mut [[u8; BYTES]],
+) {
+    let (d, codes) = encode_small::<V, Lane<BITS>>(x, w, f32::from(lane::offset(BITS)));
+    let blocks = codes.as_chunks::<32>().0.iter().zip(d);
+    for ((codes, d), out) in blocks.zip(out) {
+        out[..lane::QS].copy_from_slice(&d.to_le_bytes());
+        lane::set_codes::<BITS>(codes, out);
     }
 }
 

@@ -96,6 +96,9 @@ const SEARCHED_WITH_IMPORTANCE: [GgmlType; 17] = [
     GgmlType::IQ3_S,
 ];
 
+/// The types of `.slc` files, which ggml does not have.
+const LANES: [GgmlType; 3] = [GgmlType::LANE3, GgmlType::LANE5, GgmlType::LANE7];
+
 /// Root of the mean of `importance` · error² over rows of `COLS`, from the values that the
 /// panels' tests hold equal to ggml's.
 fn rmse(ty: GgmlType, x: &[f32], blocks: &[u8], importance: Option<&[f32]>) -> f64 {
@@ -158,7 +161,7 @@ fn searches_with_importance_lose_less_than_ggml() {
 fn importance_moves_the_error_to_where_it_counts_less() {
     let x = Noise(3).values(1024);
     let importance = importance(256);
-    for ty in SEARCHED_WITH_IMPORTANCE {
+    for ty in SEARCHED_WITH_IMPORTANCE.into_iter().chain(LANES) {
         let plain = rmse(ty, &x, &quantized(ty, &x, 256, None), Some(&importance));
         let blocks = quantized(ty, &x, 256, Some(&importance));
         let with = rmse(ty, &x, &blocks, Some(&importance));
@@ -170,6 +173,33 @@ fn importance_moves_the_error_to_where_it_counts_less() {
         assert_eq!(blocks, quantized(ty, &x, 256, Some(&scaled)), "{ty}");
         let zeros = quantized(ty, &x, 256, Some(&[0.0; 256]));
         assert_eq!(zeros, quantized(ty, &x, 256, None), "{ty}");
+    }
+}
+
+/// On the story model's rows, and on normal numbers. `cargo test --release -p sluice-kernels lanes_lose
+/// -- --nocapture` prints all of them.
+#[test]
+fn lanes_lose_little_more_than_the_k_quants_of_their_size() {
+    use GgmlType as T;
+    let mut noise = Noise(31);
+    let mut uniform = || (noise.u32() >> 8) as f32 / 16_777_216.0 - 0.5;
+    let mut normal = || (0..12).map(|_| uniform()).sum::<f32>();
+    let sources = [
+        ("story model", source()),
+        ("normal", (0..512 * COLS).map(|_| normal()).collect()),
+    ];
+    for (name, x) in sources {
+        let size = (x.iter().map(|x| f64::from(x * x)).sum::<f64>() / x.len() as f64).sqrt();
+        let lost = |ty| rmse(ty, &x, &quantized(ty, &x, COLS, None), None) / size;
+        let [three, five, seven] = LANES.map(lost);
+        let k_quants = [T::Q3_K, T::Q5_K, T::Q6_K, T::Q8_0, T::Q5_0].map(lost);
+        std::println!(
+            "{name}: LANE3 {three:.5}, LANE5 {five:.5}, LANE7 {seven:.5}; Q3_K, Q5_K, Q6_K, Q8_0, Q5_0 {k_quants:.5?}"
+        );
+        assert!(three <= 1.15 * k_quants[0], "{name}: {three}");
+        assert!(five <= 1.22 * k_quants[1], "{name}: {five}");
+        assert!(five < k_quants[4], "{name}: {five}");
+        assert!(seven < 0.7 * k_quants[2], "{name}: {seven}");
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{panel, scalar};
 
 /// The `panel_product`s of all weight types, in the order of [`crate::WeightType::ALL`]: `$blocks`'
 /// for types with a scale per 32 columns, `$super_blocks`' for those with exact sums over 256,
-/// `$floats`' for all others.
+/// `$floats`' for all others. LANE5 has the panels of Q5_0.
 macro_rules! for_every_format {
     ($floats:ident, $blocks:ident, $super_blocks:ident) => {
         for_every_format!(@
@@ -21,7 +21,8 @@ macro_rules! for_every_format {
             $super_blocks: panel::Q3K, panel::Q2K, panel::Iq4Xs;
             $blocks: panel::Mxfp4;
             $floats: matmul::Raw, matmul::Raw, matmul::Raw, matmul::Raw, matmul::Raw, matmul::Raw,
-            matmul::Raw, matmul::Raw, matmul::Raw, matmul::Raw)
+            matmul::Raw, matmul::Raw, matmul::Raw, matmul::Raw;
+            $blocks: panel::Lane<3>, panel::Q5_0, panel::Lane<7>)
     };
     (@ $($module:ident: $($format:ty),*);*) => {
         [$($($module::panel_product::<$format>),*),*]

@@ -6,7 +6,8 @@ use crate::CpuFeatures;
 use crate::panel;
 use crate::panel::WeightType;
 use crate::panel::{
-    Bf16, F16, F32, Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
+    Bf16, F16, F32, Iq4Nl, Iq4Xs, Lane, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K,
+    Q8_0,
 };
 use crate::scalar::elementwise::Loops;
 use crate::scalar::matmul;
@@ -34,6 +35,9 @@ const AVX2_MATMUL: [Option<MatmulFn>; WeightType::ALL.len()] = kernels! {
     Q5_1: avx2::block_matmul::<Q5_1>,
     IQ4_NL: avx2::block_matmul::<Iq4Nl>,
     MXFP4: avx2::block_matmul::<Mxfp4>,
+    LANE3: avx2::block_matmul::<Lane<3>>,
+    LANE5: avx2::block_matmul::<Q5_0>,
+    LANE7: avx2::block_matmul::<Lane<7>>,
     Q4_K: avx2::super_block_matmul::<Q4K>,
     Q5_K: avx2::super_block_matmul::<Q5K>,
     Q6_K: avx2::super_block_matmul::<Q6K>,
@@ -76,6 +80,9 @@ macro_rules! avx512_kernels {
             Q5_1: avx512::$block::<Q5_1>,
             IQ4_NL: avx512::$block::<Iq4Nl>,
             MXFP4: avx512::$block::<Mxfp4>,
+            LANE3: avx512::$block::<Lane<3>>,
+            LANE5: avx512::$block::<Q5_0>,
+            LANE7: avx512::$block::<Lane<7>>,
             Q4_K: avx512::$super_block::<Q4K>,
             Q5_K: avx512::$super_block::<Q5K>,
             Q6_K: avx512::$super_block::<Q6K>,
@@ -138,6 +145,9 @@ macro_rules! amx_kernels {
             Q5_1: amx::block_matmul::<Q5_1, $tiles>,
             IQ4_NL: amx::block_matmul::<Iq4Nl, $tiles>,
             MXFP4: amx::block_matmul::<Mxfp4, $tiles>,
+            LANE3: amx::block_matmul::<Lane<3>, $tiles>,
+            LANE5: amx::block_matmul::<Q5_0, $tiles>,
+            LANE7: amx::block_matmul::<Lane<7>, $tiles>,
             Q4_K: amx::super_block_matmul::<Q4K, $tiles>,
             Q5_K: amx::super_block_matmul::<Q5K, $tiles>,
             Q6_K: amx::super_block_matmul::<Q6K, $tiles>,

@@ -82,6 +82,11 @@ impl FromStr for TypeArg {
             let names = FILE_TYPES.iter().map(|known| known.name).chain(["auto"]);
             format!("{error} auto{}", suggestion(text, names))
         })?;
+        if file_type.base.is_lane() {
+            return Err(format!(
+                "{file_type} exists in .slc files only; convert to F16, then sluice quantize IN OUT.slc {file_type}"
+            ));
+        }
         Ok(match file_type.name {
             "F32" => Self::Float(FloatType::F32),
             "F16" => Self::Float(FloatType::F16),

@@ -79,6 +79,9 @@ pub const BUDGET_TYPES: [GgmlType; 12] = [
     GgmlType::F16,
 ];
 
+/// Further candidates where the file becomes a `.slc` file.
+pub const BUDGET_LANES: [GgmlType; 3] = [GgmlType::LANE3, GgmlType::LANE5, GgmlType::LANE7];
+
 impl Budget {
     /// Measures the error of each of `types` (or of the fallback that `quantize` uses, if rows are not a whole number
     /// of blocks) for every weight matrix of `plan`. Make `plan` for [`GgmlType::Q8_0`], so that exactly the weight
@@ -236,7 +239,8 @@ fn candidates(
     quantizer: &Quantizer,
     stop: &StopFlag,
 ) -> Result<Vec<BudgetCandidate>, QuantizeFileError> {
-    let fitting = types.iter().map(|&ty| fallback(ty, tensor.row_len()));
+    let fits = |ty: &&GgmlType| !ty.is_lane() || ty.row_bytes(tensor.row_len()).is_some();
+    let fitting = (types.iter().filter(fits)).map(|&ty| fallback(ty, tensor.row_len()));
     let mut types: Vec<GgmlType> = fitting.filter(|&ty| can_quantize(ty)).collect();
     types.sort_by_key(|&ty| (ty.row_bytes(tensor.row_len()), ty as u32));
     types.dedup();
@@ -288,7 +292,10 @@ fn candidates(
             * n_rows,
         cost: if energy > 0.0 { error / energy } else { 0.0 },
     };
-    Ok(types.into_iter().zip(errors).map(candidate).collect())
+    let mut candidates: Vec<_> = types.into_iter().zip(errors).map(candidate).collect();
+    // Of several types of one size the best is first.
+    candidates.sort_by(|a, b| (a.bytes.cmp(&b.bytes)).then(a.cost.total_cmp(&b.cost)));
+    Ok(candidates)
 }
 
 /// Selects a candidate from each group so that the total cost within `room` bytes is the lowest, or close to it. The

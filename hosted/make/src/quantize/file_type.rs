@@ -9,7 +9,7 @@ use sluice_core::kernels::GgmlType;
 pub struct FileType {
     /// The name, such as `Q4_K_M`.
     pub name: &'static str,
-    /// The value of `general.file_type` (`llama_ftype` in llama.cpp's `llama.h`).
+    /// The value of `general.file_type` (`llama_ftype` in llama.cpp's `llama.h`, or the type's number in a `.slc` file).
     pub number: u32,
     /// The type of most tensors.
     pub base: GgmlType,
@@ -19,7 +19,7 @@ pub struct FileType {
 
 macro_rules! file_types {
     ($($name:literal = $number:literal, $base:ident, $description:literal;)*) => {
-        /// All file types, smallest first.
+        /// All file types, smallest first; then those of `.slc` files alone.
         pub const FILE_TYPES: &[FileType] = &[$(FileType {
             name: $name,
             number: $number,
@@ -63,6 +63,9 @@ file_types! {
     "BF16" = 32, BF16, "16 bits, 8 of them exponent";
     "F16" = 1, F16, "16 bits";
     "F32" = 0, F32, "32 bits";
+    "LANE3" = 0x534c_0003, LANE3, "3.5 bits, in .slc files only";
+    "LANE5" = 0x534c_0005, LANE5, "5.5 bits, in .slc files only";
+    "LANE7" = 0x534c_0007, LANE7, "7.5 bits, in .slc files only";
 }
 
 /// Aliases, and the names they stand for.

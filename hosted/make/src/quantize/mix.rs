@@ -103,7 +103,7 @@ impl Facts {
         ];
         match base {
             _ if self.file_type.is(&small) => GgmlType::Q5_K,
-            GgmlType::Q8_0 => GgmlType::Q8_0,
+            GgmlType::Q8_0 | GgmlType::LANE7 => base,
             _ => GgmlType::Q6_K,
         }
     }

@@ -16,7 +16,7 @@ mod plan;
 mod sensitivity;
 mod stream;
 
-pub use budget::{BUDGET_TYPES, Budget, BudgetCandidate, BudgetError};
+pub use budget::{BUDGET_LANES, BUDGET_TYPES, Budget, BudgetCandidate, BudgetError};
 pub use collect::Collector;
 pub use file_type::{FILE_TYPES, FileType};
 pub use hot::{Hot, HotError};

@@ -38,12 +38,17 @@ pub struct QuantizeRequest {
     pub chosen: HashMap<String, GgmlType>,
     /// Whether columns are weighted by importance.
     pub has_importance: bool,
+    /// Whether the file becomes a `.slc` file, which can hold precision lanes.
+    pub into_slc: bool,
 }
 
 /// Why a request cannot be met.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the fields are a tensor's name and types")]
+#[expect(
+    missing_docs,
+    reason = "the fields are a tensor's name, type and row length"
+)]
 pub enum PlanError {
     /// Quantising again loses more than quantising once.
     Requantize { tensor: String, ty: GgmlType },
@@ -53,6 +58,14 @@ pub enum PlanError {
     NotNumbers { tensor: String, ty: GgmlType },
     /// The type is too small to be used without importance, and the matrix does not have the tensor.
     NeedsImportance { tensor: String, ty: GgmlType },
+    /// A precision lane in a GGUF file.
+    LaneInGguf { tensor: String, ty: GgmlType },
+    /// A precision lane for rows that are not a whole number of its blocks.
+    LaneWidth {
+        tensor: String,
+        ty: GgmlType,
+        row_len: u64,
+    },
     /// The file has no tensors.
     NoTensors,
 }
@@ -77,6 +90,21 @@ impl fmt::Display for PlanError {
                 f,
                 "{tensor} would become {ty}, which has too few bits without importance: use an importance matrix \
                  that contains it (--imatrix)"
+            ),
+            Self::LaneInGguf { tensor, ty } => write!(
+                f,
+                "{tensor} would become {ty}, which GGUF has no number for: write a .slc file (name an output that ends in \
+                 .slc), or choose another type"
+            ),
+            Self::LaneWidth {
+                tensor,
+                ty,
+                row_len,
+            } => write!(
+                f,
+                "{tensor} would become {ty}, but its rows of {row_len} are not a multiple of {}: give it another type, for \
+                 example with --tensor-type '{tensor}=F16'",
+                ty.block_len()
             ),
             Self::NoTensors => f.write_str("the file contains only a vocabulary, no tensors"),
         }
@@ -128,6 +156,21 @@ impl PlannedTensor {
     #[must_use]
     pub fn n_elements(&self) -> u64 {
         self.dims.iter().product()
+    }
+
+    /// Checks that a precision lane fits the rows: nothing takes its place, as it does for other types.
+    ///
+    /// # Errors
+    /// [`PlanError::LaneWidth`].
+    pub fn check_width(&self, ty: GgmlType) -> Result<(), PlanError> {
+        if ty.is_lane() && ty.row_bytes(self.row_len()).is_none() {
+            return Err(PlanError::LaneWidth {
+                tensor: self.name.clone(),
+                ty,
+                row_len: self.row_len(),
+            });
+        }
+        Ok(())
     }
 
     /// Bytes of the quantised data.
@@ -276,6 +319,7 @@ impl QuantizeRequest {
             tensor_types: Vec::new(),
             chosen: HashMap::new(),
             has_importance: false,
+            into_slc: false,
         }
     }
 
@@ -323,10 +367,15 @@ impl QuantizeRequest {
     }
 
     fn check(&self, tensor: &PlannedTensor, is_known: bool) -> Result<(), PlanError> {
+        let (name, source) = (|| tensor.name.clone(), tensor.source);
+        tensor.wanted.map_or(Ok(()), |ty| tensor.check_width(ty))?;
+        if tensor.target.is_lane() && !self.into_slc {
+            let (tensor, ty) = (name(), tensor.target);
+            return Err(PlanError::LaneInGguf { tensor, ty });
+        }
         if tensor.is_copied() {
             return Ok(());
         }
-        let (name, source) = (|| tensor.name.clone(), tensor.source);
         if WeightType::from_ggml(source).is_none() {
             let (tensor, ty) = (name(), source);
             return Err(PlanError::NotNumbers { tensor, ty });

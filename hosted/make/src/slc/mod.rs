@@ -7,7 +7,7 @@ mod pack;
 mod plan;
 mod unpack;
 
-pub use pack::{PackOptions, pack};
+pub use pack::{PackOptions, pack, pack_written};
 pub use unpack::{unpack, verify};
 
 use core::fmt;
@@ -72,6 +72,17 @@ pub enum SlcFileError {
     /// A file of PowerInfer, whose down projections are turned when they are loaded.
     #[error("its down projections (ffn_down_t) are stored by neuron, which has no packed form")]
     DownByNeuron,
+    /// A precision lane, which has no number in GGUF.
+    #[error(
+        "tensor {name} is of type {ty}, which GGUF has no number for: there is no GGUF file of this model; `sluice quantize \
+         --allow-requantize` makes one of another type"
+    )]
+    Lane {
+        /// The tensor's name.
+        name: String,
+        /// Its type.
+        ty: GgmlType,
+    },
     /// A part of the GGUF file that would not be restored exactly.
     #[error("tensor {name} differs after packing and unpacking; nothing was written")]
     NotInvertible {

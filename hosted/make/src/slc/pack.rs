@@ -15,7 +15,7 @@ use sluice_core::kernels::blocks::dequantize_row;
 use sluice_core::kernels::neuron::Form;
 use sluice_core::kernels::panel::PanelLayout;
 use sluice_core::model::PowerInfer;
-use sluice_core::slc::{FileHeader, Slc, TensorHeader};
+use sluice_core::slc::{FileHeader, Slc, SlcError, TensorHeader};
 use sluice_core::state::Identity;
 use std::sync::{Mutex, PoisonError};
 
@@ -103,6 +103,26 @@ pub fn pack(
     }
     output.finish_with(Some(Identity(sha256)))?;
     Ok(plan.header)
+}
+
+/// Packs a file that was written and has no name: a GGUF file, but that its tensors may be precision lanes. It has
+/// `len_bytes` bytes, of which the first are `head`. Returns the header of the new file.
+///
+/// # Errors
+/// As [`pack`].
+///
+/// # Panics
+/// As [`pack`].
+pub fn pack_written(
+    head: &[u8],
+    written: &OutputFile,
+    len_bytes: u64,
+    output: OutputFile,
+    options: PackOptions,
+    watch: &SlcWatch<'_>,
+) -> Result<FileHeader, SlcFileError> {
+    let gguf = Gguf::parse_with_lanes(head, len_bytes).map_err(SlcError::from)?;
+    pack(&Written(written, len_bytes), &gguf, output, options, watch)
 }
 
 /// The file under construction, for reading back.

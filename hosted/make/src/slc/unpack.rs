@@ -9,13 +9,19 @@ use sluice_core::state::Identity;
 /// Writes the GGUF file from which `slc`, with the bytes `packed`, was made.
 ///
 /// # Errors
-/// [`SlcFileError`]; it names a damaged payload. No output remains.
+/// [`SlcFileError`]; it names a damaged payload, or a tensor that only `.slc` files can hold. No output remains.
 pub fn unpack(
     packed: &dyn TensorSource,
     slc: &Slc<'_>,
     output: OutputFile,
     watch: &SlcWatch<'_>,
 ) -> Result<(), SlcFileError> {
+    if let Some(tensor) = slc.gguf().tensors().find(|tensor| tensor.ty.is_lane()) {
+        return Err(SlcFileError::Lane {
+            name: tensor.name.escape_debug().to_string(),
+            ty: tensor.ty,
+        });
+    }
     output.reserve(slc.header().gguf_len)?;
     pass(packed, slc, watch, &mut |at, piece| {
         Ok(output.write_at(at, piece)?)

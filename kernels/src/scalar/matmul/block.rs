@@ -4,7 +4,7 @@ use super::{
     GroupKernel, Lanes, Lines, PanelProduct, add_high, dots, halves, lookup, split, unsigned,
 };
 use crate::activation::{SUM_COLS, blocks_in_group};
-use crate::blocks::mxfp4;
+use crate::blocks::{lane, mxfp4};
 use crate::contract::{Arith, GROUP};
 use crate::panel::small::{Codes, HIGH, Small, SmallBlock};
 use crate::panel::{self, LINE_BYTES, PANEL_ROWS, PanelFormat};
@@ -109,6 +109,46 @@ impl BlockFormat for panel::Q8_0 {
         let n_lines = 8 * blocks_in_group(n_cols, g);
         let (from, _) = panel[at..].as_chunks::<LINE_BYTES>();
         lines[..n_lines].copy_from_slice(&from[..n_lines]);
+    }
+
+    #[inline(always)]
+    fn scales<F: Arith>(panel: &[u8], n_cols: usize, index: usize) -> Lanes {
+        halves::<F>(panel, Self::at(n_cols, index).0)
+    }
+
+    #[inline(always)]
+    fn mins<F: Arith>(_: &[u8], _: usize, _: usize) -> Lanes {
+        [0.0; PANEL_ROWS]
+    }
+}
+
+impl<const BITS: usize> GroupKernel for panel::Lane<BITS> {
+    #[inline(always)]
+    fn panel<F: Arith>(product: &PanelProduct<'_>, acc: &mut [Lanes]) {
+        panel_products::<Self, F>(product, acc);
+    }
+}
+
+impl<const BITS: usize> BlockFormat for panel::Lane<BITS> {
+    const OFFSET: i32 = lane::offset(BITS) as i32;
+    const MIN: bool = false;
+
+    #[inline(always)]
+    fn unpack<F: Arith>(panel: &[u8], n_cols: usize, g: usize, lines: &mut Lines) {
+        let (_, at) = Self::at(n_cols, 8 * g);
+        for b in 0..blocks_in_group(n_cols, g) {
+            let from = &panel[at + b * Self::LINES..][..Self::LINES];
+            let lines = &mut lines[8 * b..8 * b + 8];
+            lines.fill([0; LINE_BYTES]);
+            for s in (0..4).take(BITS & 4) {
+                add_high::<4>(&from[s * LINE_BYTES..], 0, &mut lines[2 * s..]);
+            }
+            for s in (0..2).take(BITS & 2) {
+                let pairs = &from[Self::PAIRS + s * LINE_BYTES..];
+                add_high::<2>(pairs, Self::PAIRS_BIT, &mut lines[4 * s..]);
+            }
+            add_high::<1>(&from[Self::LAST..], Self::LAST_BIT, lines);
+        }
     }
 
     #[inline(always)]

@@ -140,7 +140,7 @@ const RECURRENCES: [u64; 3] = [
     0x56d5_ac7c_c3d1_de59,
 ];
 
-const PRODUCTS: [u64; 26] = [
+const PRODUCTS: [u64; 29] = [
     0x2396_2510_425b_eca7,
     0x3f1b_f047_255d_daaa,
     0xa592_0052_c619_b757,
@@ -167,6 +167,9 @@ const PRODUCTS: [u64; 26] = [
     0xe21f_acc6_852d_d1f5,
     0x7dba_8d32_7ab0_5c04,
     0xe6ba_d43e_aa07_4386,
+    0x1736_bd0f_d97d_0d42,
+    0xf357_6942_e9f0_2e5a,
+    0x8ddc_1d3f_d788_c681,
 ];
 
 const ACTIVATION_ROWS: [u64; 2] = [0xdbd0_dd74_4aea_a8d4, 0x81a3_5d7f_33e5_5610];

@@ -1,10 +1,11 @@
 //! Types with a scale per 32 columns.
 
+use super::super_blocks::two_lines;
 use super::{Line, add_bit, nibbles};
 use crate::activation::blocks_in_group;
 use crate::contract::GROUP;
 use crate::panel::small::{Codes, HIGH, Small, SmallBlock};
-use crate::panel::{LINE_BYTES, PANEL_ROWS, PanelFormat, Q8_0};
+use crate::panel::{LINE_BYTES, Lane, PANEL_ROWS, PanelFormat, Q8_0};
 
 /// A type with small codes and one scale, and perhaps one minimum, per 32 columns.
 pub(crate) trait Block: PanelFormat {
@@ -104,6 +105,65 @@ impl<B: SmallBlock> Block for Small<B> {
         }
         // SAFETY: by the caller; one byte a row.
         unsafe { L::exponents(p) }
+    }
+}
+
+/// For the lanes of 3 and 7 bits; that of 5 has the panels, and so the products, of Q5_0.
+impl<const BITS: usize> Block for Lane<BITS> {
+    // Signed bytes are what products of more than five bits take.
+    const MAX: u8 = if BITS == 7 { 255 } else { 15 };
+    const OFFSET: i16 = if BITS == 7 { 128 } else { 4 };
+    const MIN: bool = false;
+    const BYTES: usize = 2 * PANEL_ROWS + Self::LINES;
+
+    #[inline(always)]
+    fn offsets(n_cols: usize, index: usize) -> (usize, usize) {
+        Self::at(n_cols, index)
+    }
+
+    #[inline(always)]
+    unsafe fn lines<L: Line>(p: *const u8) -> [L; 8] {
+        // SAFETY: by the caller; in this order.
+        let (mut lines, last) = unsafe {
+            let lines = match BITS {
+                7 => {
+                    let mut lines = nibbles::<L, 8>(p);
+                    add_pairs(p.add(Self::PAIRS), &mut lines);
+                    lines
+                }
+                _ => two_lines(p),
+            };
+            (lines, L::load(p.add(Self::LAST)))
+        };
+        add_bit(last, if BITS == 7 { 6 } else { 2 }, &mut lines);
+        if BITS == 7 {
+            for line in &mut lines {
+                *line = line.add(L::splat(64));
+            }
+        }
+        lines
+    }
+
+    #[inline(always)]
+    unsafe fn scales<L: Line>(p: *const u8) -> L::Floats {
+        // SAFETY: by the caller.
+        unsafe { L::halves(p) }
+    }
+}
+
+/// Puts the 2-bit codes of two lines at `p` above the four bits of byte lines.
+///
+/// # Safety
+/// - Two lines are readable at `p`; the CPU has the features of `L`.
+#[inline(always)]
+unsafe fn add_pairs<L: Line>(p: *const u8, lines: &mut [L; 8]) {
+    let upper = L::splat(0x30);
+    for (i, lines) in lines.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        // SAFETY: by the caller.
+        let pairs = unsafe { L::load(p.add(LINE_BYTES * i)) };
+        for (line, shift) in lines.iter_mut().zip([4, 2, 0, -2]) {
+            *line = line.or(pairs.shift(shift).and(upper));
+        }
     }
 }
 

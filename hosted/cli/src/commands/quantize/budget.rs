@@ -16,8 +16,8 @@ use sluice::host::isa;
 use sluice::model::{LoadError, LoadOptions, ModelSource};
 use sluice::{Limits, Team};
 use sluice_make::quantize::{
-    BUDGET_TYPES, Bench, Budget, Collector, FileType, ImportanceMatrix, Plan, QuantizeFileError,
-    QuantizeRequest, Runner, SensitivityError, apply_sensitivities,
+    BUDGET_LANES, BUDGET_TYPES, Bench, Budget, Collector, FileType, ImportanceMatrix, Plan,
+    QuantizeFileError, QuantizeRequest, Runner, SensitivityError, apply_sensitivities,
 };
 use std::path::Path;
 
@@ -90,11 +90,12 @@ impl Chooser<'_> {
         let importance = importance.as_ref();
         let mut bar = WorkBar::new("measuring errors", plan.tensors.len() as u64);
         let update = |done| bar.update(done);
-        let types = budget_types(args)?;
+        let types = budget_types(args, request.into_slc)?;
         let mut budget = Budget::measure(file, &plan, importance, &types, team, stop, update)?;
         drop(bar);
         for tensor in &plan.tensors {
             if let Some(ty) = request.asked(&tensor.name) {
+                tensor.check_width(ty)?;
                 budget.fix(tensor, ty);
             }
         }
@@ -165,9 +166,10 @@ fn interrupted<T>(result: anyhow::Result<T>) -> anyhow::Result<Option<T>> {
     if stopped { Ok(None) } else { Err(error) }
 }
 
-fn budget_types(args: &QuantizeArgs) -> Result<Vec<GgmlType>, UsageError> {
+fn budget_types(args: &QuantizeArgs, into_slc: bool) -> Result<Vec<GgmlType>, UsageError> {
     if args.budget_types.is_empty() {
-        return Ok(BUDGET_TYPES.into());
+        let lanes: &[GgmlType] = if into_slc { &BUDGET_LANES } else { &[] };
+        return Ok([&BUDGET_TYPES, lanes].concat());
     }
     let parse = |name: &String| match tensor_type(name)? {
         ty if can_quantize(ty) => Ok(ty),

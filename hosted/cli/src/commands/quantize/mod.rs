@@ -2,6 +2,7 @@
 
 mod budget;
 mod hot;
+mod packed;
 mod words;
 
 use crate::flags::engine::EngineArgs;
@@ -15,10 +16,12 @@ use anyhow::{Context as _, bail};
 use budget::Chooser;
 use clap::{Args, value_parser};
 use core::fmt::Write as _;
+use packed::Packing;
 use regex_lite::Regex;
 use sluice::Team;
 use sluice::core::gguf::source::TensorSource;
 use sluice::core::kernels::GgmlType;
+use sluice::core::slc::MAGIC;
 use sluice::core::team::StopFlag;
 use sluice::file::{GgufWriter, LoadMode, MetaValue, ModelFile, OutputFile};
 use sluice::host::interrupt;
@@ -27,6 +30,7 @@ use sluice_make::quantize::{
     FILE_TYPES, FileType, ImportanceMatrix, Plan, PlannedTensor, QuantizeFileError,
     QuantizeRequest, quantize as run,
 };
+use sluice_make::slc::SlcFileError;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use words::Words;
@@ -36,7 +40,8 @@ use words::Words;
 pub(crate) struct QuantizeArgs {
     /// Input, output, type (name or number) and threads
     ///
-    /// OUT is ggml-model-TYPE.gguf in the folder of IN by default.
+    /// OUT is ggml-model-TYPE.gguf in the folder of IN by default. With OUT.slc a .slc file is written; types LANE3, LANE5
+    /// and LANE7 exist only there.
     #[arg(value_name = "IN [OUT] TYPE [THREADS]", num_args = 1..=4, required = true)]
     words: Vec<OsString>,
     /// Weight columns by an importance matrix
@@ -132,6 +137,11 @@ pub(super) fn types_help() -> String {
             description,
             ..
         } = file_type;
+        let number = if file_type.base.is_lane() {
+            String::new()
+        } else {
+            number.to_string()
+        };
         let _ = writeln!(text, "  {name:<10} {number:>3}  {description}");
     }
     text
@@ -140,13 +150,18 @@ pub(super) fn types_help() -> String {
 pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
     let stop = interrupt::install().context("cannot handle Ctrl-C")?;
     let words = Words::new(args)?;
-    let request = request(args, words.file_type)?;
+    let request = QuantizeRequest {
+        into_slc: packed::is_slc(&words.output),
+        ..request(args, words.file_type)?
+    };
+    packed::check_lanes(args, &request)?;
     let overrides = overrides(&args.override_kv)?;
     let mut importance = match &args.imatrix {
         Some(path) => Some(filtered(ImportanceMatrix::open(path)?, args)?),
         None => None,
     };
-    let create = || OutputFile::create_model(&words.output, args.overwrite, *b"GGUF");
+    let magic = if request.into_slc { MAGIC } else { *b"GGUF" };
+    let create = || OutputFile::create_model(&words.output, args.overwrite, magic);
     let output = (!args.dry_run).then(create).transpose()?;
     let file = ModelFile::open(&words.input, LoadMode::Read)?;
     if args.engine.check_tensors {
@@ -194,7 +209,7 @@ pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
     if let Some(hot) = &hot {
         hot.describe(&mut header);
     }
-    let writer = header.start(output)?;
+    let (writer, packing) = Packing::start(header, output, request.into_slc)?;
     let ordered = hot.as_ref().map(|hot| hot.source(file.source()));
     let source = match &ordered {
         Some(ordered) => ordered,
@@ -204,7 +219,13 @@ pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
         Err(QuantizeFileError::Stopped) => return Ok(interrupted(&words)),
         result => result?,
     }
-    writer.finish()?;
+    match packing {
+        None => writer.finish()?,
+        Some(packing) => match packing.finish(writer, n_workers, stop) {
+            Err(SlcFileError::Stopped) => return Ok(interrupted(&words)),
+            result => result?,
+        },
+    }
     summary(&plan, &words, false);
     Ok(Ending::Done)
 }

@@ -1,0 +1,148 @@
+//! What is wrong with an input, by name, place and value.
+
+use core::fmt;
+
+/// Why an input of [`crate::sparse`] is refused.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum SparsityError {
+    /// A slice has another length than the rest asks for.
+    Length {
+        /// The slice.
+        what: &'static str,
+        /// Elements it should have.
+        expected: usize,
+        /// Elements it has.
+        found: usize,
+    },
+    /// A number is NaN or infinite.
+    NotFinite {
+        /// The slice or value.
+        what: &'static str,
+        /// Its place in the slice; 0 for a single value.
+        index: usize,
+        /// The number.
+        value: f32,
+    },
+    /// A list names a neuron that does not exist.
+    Neuron {
+        /// Its place in the list.
+        index: usize,
+        /// The neuron.
+        neuron: usize,
+        /// Number of neurons.
+        n_neurons: usize,
+    },
+    /// A list of neurons is not in ascending order, or names one twice.
+    Order {
+        /// Place in the list of the neuron that should come later.
+        index: usize,
+        /// The neuron.
+        neuron: usize,
+    },
+    /// No neuron is selected.
+    NoneSelected,
+    /// A setting is out of range.
+    Setting {
+        /// The setting.
+        name: &'static str,
+        /// Its value.
+        value: f64,
+        /// What it may be.
+        expected: &'static str,
+    },
+    /// None of the settings that select neurons is set.
+    NothingSelects,
+    /// A fixed threshold for a target has not been calibrated.
+    NotCalibrated,
+    /// A width is not a multiple of a block.
+    Width {
+        /// The row.
+        what: &'static str,
+        /// Its elements.
+        width: usize,
+        /// Elements of a block.
+        block: usize,
+    },
+    /// Nothing has been recorded yet.
+    EmptyHistory {
+        /// What is asked.
+        what: &'static str,
+    },
+}
+
+impl fmt::Display for SparsityError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Length {
+                what,
+                expected,
+                found,
+            } => write!(f, "{what} has {found} elements: expected {expected}"),
+            Self::NotFinite { what, index, value } => {
+                write!(f, "{what}[{index}] is {value}: expected a finite number")
+            }
+            Self::Neuron {
+                index,
+                neuron,
+                n_neurons,
+            } => write!(
+                f,
+                "active[{index}] is neuron {neuron}: there are {n_neurons}"
+            ),
+            Self::Order { index, neuron } => write!(
+                f,
+                "active[{index}] is neuron {neuron}: expected ascending neurons, each once"
+            ),
+            Self::NoneSelected => f.write_str("no active neurons: lower the threshold, or set top_k"),
+            Self::Setting {
+                name,
+                value,
+                expected,
+            } => write!(f, "{name} is {value}: expected {expected}"),
+            Self::NothingSelects => f.write_str("set threshold, top_k or target_sparsity"),
+            Self::NotCalibrated => f.write_str(
+                "target_sparsity without adaptive_threshold needs a calibrated threshold: calibrate, or set adaptive_threshold",
+            ),
+            Self::Width { what, width, block } => {
+                write!(f, "{what} has {width} elements: expected a multiple of {block}")
+            }
+            Self::EmptyHistory { what } => write!(f, "{what}: nothing has been recorded yet"),
+        }
+    }
+}
+
+impl core::error::Error for SparsityError {}
+
+/// Compares a length.
+pub(crate) const fn check_len(
+    what: &'static str,
+    found: usize,
+    expected: usize,
+) -> Result<(), SparsityError> {
+    match found == expected {
+        true => Ok(()),
+        false => Err(SparsityError::Length {
+            what,
+            expected,
+            found,
+        }),
+    }
+}
+
+/// Looks for numbers that are not finite.
+pub(crate) fn check_finite(what: &'static str, values: &[f32]) -> Result<(), SparsityError> {
+    // Any of them makes the sum of differences NaN; the place is looked for only then.
+    let sum: f32 = values.iter().map(|x| x - x).sum();
+    if sum.to_bits() == 0 || values.is_empty() {
+        return Ok(());
+    }
+    match values.iter().position(|x| !x.is_finite()) {
+        Some(index) => Err(SparsityError::NotFinite {
+            what,
+            index,
+            value: values[index],
+        }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,288 @@
+//! A two-layer network, computed for some of its neurons.
+
+use super::dot::{ROWS, add_row, add_rows, dot, dots};
+use super::error::{check_finite, check_len};
+use super::{ActivationType, SparsityError};
+use crate::kernels::{KernelTable, prefetch_to_l2};
+
+/// Neurons that are activated together.
+const GROUP: usize = 16;
+
+/// Sizes of a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FfnDims {
+    /// Elements of the input.
+    pub input: usize,
+    /// Neurons.
+    pub hidden: usize,
+    /// Elements of the output.
+    pub output: usize,
+}
+
+/// Which neurons are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Selected<'a> {
+    /// All of them.
+    All,
+    /// These, ascending, each once.
+    Neurons(&'a [usize]),
+}
+
+/// A network in the caller's memory: `y = b2 + Σ h_i · w2_i` over the neurons i that are computed, with
+/// `h_i = act(w1_i · x + b1_i)`, or `act(gate_i · x) · (w1_i · x + b1_i)` where it has gates.
+///
+/// A sum over all neurons is the dense result, bit for bit: neurons are added in ascending order either way.
+#[derive(Clone, Copy, Debug)]
+pub struct FfnWeights<'a> {
+    dims: FfnDims,
+    w1: Rows<'a>,
+    gate: Option<Rows<'a>>,
+    w2_t: Rows<'a>,
+    b1: &'a [f32],
+    b2: &'a [f32],
+    activation: ActivationType,
+}
+
+/// Rows at equal distances.
+#[derive(Clone, Copy, Debug)]
+struct Rows<'a> {
+    data: &'a [f32],
+    n_cols: usize,
+    stride: usize,
+}
+
+impl<'a> Rows<'a> {
+    fn row(&self, i: usize) -> &'a [f32] {
+        &self.data[i * self.stride..][..self.n_cols]
+    }
+
+    /// Fetches a row that is read soon.
+    fn announce(&self, i: usize) {
+        let row = self.row(i);
+        prefetch_to_l2(row.as_ptr().cast(), size_of_val(row));
+    }
+}
+
+impl<'a> FfnWeights<'a> {
+    /// From matrices, each row by row: `w1` (hidden, input), `w2_t` (hidden, output), and the biases `b1` (hidden) and
+    /// `b2` (output).
+    ///
+    /// # Errors
+    /// A dimension of 0, a slice of another length.
+    pub fn new(
+        dims: FfnDims,
+        w1: &'a [f32],
+        w2_t: &'a [f32],
+        b1: &'a [f32],
+        b2: &'a [f32],
+        activation: ActivationType,
+    ) -> Result<Self, SparsityError> {
+        check_dims(dims)?;
+        check_len("w1", w1.len(), dims.hidden.saturating_mul(dims.input))?;
+        check_len("w2_t", w2_t.len(), dims.hidden.saturating_mul(dims.output))?;
+        let rows = |data, n_cols| Rows {
+            data,
+            n_cols,
+            stride: n_cols,
+        };
+        Self {
+            dims,
+            w1: rows(w1, dims.input),
+            gate: None,
+            w2_t: rows(w2_t, dims.output),
+            b1,
+            b2,
+            activation,
+        }
+        .checked()
+    }
+
+    /// From bundles, neuron after neuron: (gate, w1, w2) if the network has gates, else (w1, w2). A neuron is one piece
+    /// of memory.
+    ///
+    /// # Errors
+    /// A dimension of 0, a slice of another length.
+    pub fn from_bundles(
+        dims: FfnDims,
+        bundles: &'a [f32],
+        has_gates: bool,
+        b1: &'a [f32],
+        b2: &'a [f32],
+        activation: ActivationType,
+    ) -> Result<Self, SparsityError> {
+        check_dims(dims)?;
+        let stride = Self::bundle_len(dims, has_gates);
+        check_len("bundles", bundles.len(), dims.hidden.saturating_mul(stride))?;
+        let rows = |start: usize, n_cols| Rows {
+            data: &bundles[start..],
+            n_cols,
+            stride,
+        };
+        let w1_at = if has_gates { dims.input } else { 0 };
+        Self {
+            dims,
+            w1: rows(w1_at, dims.input),
+            gate: has_gates.then(|| rows(0, dims.input)),
+            w2_t: rows(w1_at + dims.input, dims.output),
+            b1,
+            b2,
+            activation,
+        }
+        .checked()
+    }
+
+    /// Elements of a neuron's bundle.
+    #[must_use]
+    pub const fn bundle_len(dims: FfnDims, has_gates: bool) -> usize {
+        let n_inputs = if has_gates { 2 } else { 1 };
+        dims.input
+            .saturating_mul(n_inputs)
+            .saturating_add(dims.output)
+    }
+
+    fn checked(self) -> Result<Self, SparsityError> {
+        check_len("b1", self.b1.len(), self.dims.hidden)?;
+        check_len("b2", self.b2.len(), self.dims.output)?;
+        Ok(self)
+    }
+
+    /// Its sizes.
+    #[must_use]
+    pub const fn dims(&self) -> FfnDims {
+        self.dims
+    }
+
+    /// Computes selected neurons. `table` computes the activation.
+    ///
+    /// # Errors
+    /// Lengths that do not fit, an input that is not finite, a neuron that does not exist or is out of order, or none.
+    pub fn forward(
+        &self,
+        table: &KernelTable,
+        x: &[f32],
+        selected: Selected<'_>,
+        out: &mut [f32],
+    ) -> Result<(), SparsityError> {
+        check_len("input", x.len(), self.dims.input)?;
+        check_len("output", out.len(), self.dims.output)?;
+        check_finite("input", x)?;
+        if let Selected::Neurons(active) = selected {
+            self.check_active(active)?;
+        }
+        out.copy_from_slice(self.b2);
+        let n = match selected {
+            Selected::All => self.dims.hidden,
+            Selected::Neurons(active) => active.len(),
+        };
+        let neuron = |i: usize| match selected {
+            Selected::All => i,
+            Selected::Neurons(active) => active[i],
+        };
+        let mut start = 0;
+        while start < n {
+            let n_group = GROUP.min(n - start);
+            let mut group = [0; GROUP];
+            for (i, place) in group[..n_group].iter_mut().enumerate() {
+                *place = neuron(start + i);
+            }
+            if let Selected::Neurons(active) = selected {
+                let next = &active[(start + n_group).min(n)..(start + 2 * GROUP).min(n)];
+                self.announce(next);
+            }
+            self.add_group(table, x, &group[..n_group], out);
+            start += n_group;
+        }
+        Ok(())
+    }
+
+    /// Fetches neurons that are computed next: where they lie is not what the processor guesses.
+    fn announce(&self, neurons: &[usize]) {
+        for &i in neurons {
+            if let Some(gate) = self.gate {
+                gate.announce(i);
+            }
+            self.w1.announce(i);
+            self.w2_t.announce(i);
+        }
+    }
+
+    fn check_active(&self, active: &[usize]) -> Result<(), SparsityError> {
+        if active.is_empty() {
+            return Err(SparsityError::NoneSelected);
+        }
+        let mut least = 0;
+        for (index, &neuron) in active.iter().enumerate() {
+            if neuron >= self.dims.hidden {
+                return Err(SparsityError::Neuron {
+                    index,
+                    neuron,
+                    n_neurons: self.dims.hidden,
+                });
+            }
+            if neuron < least {
+                return Err(SparsityError::Order { index, neuron });
+            }
+            least = neuron + 1;
+        }
+        Ok(())
+    }
+
+    /// Adds the contributions of up to [`GROUP`] neurons.
+    fn add_group(&self, table: &KernelTable, x: &[f32], group: &[usize], out: &mut [f32]) {
+        let mut values = [0.0; GROUP];
+        let values = &mut values[..group.len()];
+        products(self.w1, x, group, values);
+        for (value, &i) in values.iter_mut().zip(group) {
+            *value += self.b1[i];
+        }
+        match self.gate {
+            None => self.activation.apply_slice(table, values),
+            Some(gate) => {
+                let mut gates = [0.0; GROUP];
+                let gates = &mut gates[..group.len()];
+                products(gate, x, group, gates);
+                self.activation.apply_slice(table, gates);
+                for (value, gate) in values.iter_mut().zip(gates) {
+                    *value *= *gate;
+                }
+            }
+        }
+        let (fours, rest) = group.as_chunks::<ROWS>();
+        let (four_values, rest_values) = values.as_chunks::<ROWS>();
+        for (four, values) in fours.iter().zip(four_values) {
+            add_rows(*values, four.map(|i| self.w2_t.row(i)), out);
+        }
+        for (&i, &value) in rest.iter().zip(rest_values) {
+            add_row(value, self.w2_t.row(i), out);
+        }
+    }
+}
+
+/// Products of listed rows with `x`.
+fn products(rows: Rows<'_>, x: &[f32], list: &[usize], out: &mut [f32]) {
+    let (fours, rest) = list.as_chunks::<ROWS>();
+    let (four_outs, rest_out) = out.as_chunks_mut::<ROWS>();
+    for (four, out) in fours.iter().zip(four_outs) {
+        *out = dots(four.map(|i| rows.row(i)), x);
+    }
+    for (&i, out) in rest.iter().zip(rest_out) {
+        *out = dot(rows.row(i), x);
+    }
+}
+
+const fn check_dims(dims: FfnDims) -> Result<(), SparsityError> {
+    let name = match dims {
+        FfnDims { input: 0, .. } => "input_dim",
+        FfnDims { hidden: 0, .. } => "hidden_dim",
+        FfnDims { output: 0, .. } => "output_dim",
+        _ => return Ok(()),
+    };
+    Err(SparsityError::Setting {
+        name,
+        value: 0.0,
+        expected: "at least 1",
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,105 @@
+//! Scores against f64, in both forms.
+
+extern crate std;
+
+use super::*;
+use crate::kernels::CpuFeatures;
+use std::vec;
+use std::vec::Vec;
+
+/// Numbers within ±1.
+fn numbers(n: usize, seed: u64) -> Vec<f32> {
+    let mut chaos = super::super::pi::PiChaos::hashed(seed);
+    (0..n).map(|_| chaos.next_float() * 2.0 - 1.0).collect()
+}
+
+/// Memory aligned to 64 bytes.
+#[derive(Clone)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+fn lines(bytes: usize) -> Vec<Line> {
+    vec![Line([0; 64]); bytes.div_ceil(64)]
+}
+
+fn bytes_of(lines: &mut [Line]) -> &mut [u8] {
+    let n = size_of_val(lines);
+    // SAFETY: lines are bytes without padding, borrowed by the result.
+    unsafe { core::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), n) }
+}
+
+fn exact(p: &[f32], q: &[f32], x: &[f32], rank: usize) -> Vec<f64> {
+    let dot =
+        |row: &[f32], x: &[f64]| -> f64 { row.iter().zip(x).map(|(w, x)| f64::from(*w) * x).sum() };
+    let x: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+    let z: Vec<f64> = p.chunks(x.len()).map(|row| dot(row, &x)).collect();
+    q.chunks(rank).map(|row| dot(row, &z)).collect()
+}
+
+#[test]
+fn scores_are_q_of_p_of_x() {
+    for (input, rank, hidden) in [(64, 32, 100), (5, 3, 4), (33, 7, 50)] {
+        let (p, q) = (numbers(rank * input, 1), numbers(hidden * rank, 2));
+        let weights = PredictorWeights::new(input, rank, &p, &q).unwrap();
+        assert_eq!(weights.hidden_dim(), hidden);
+        let x = numbers(input, 3);
+        let (mut z, mut scores) = (vec![0.0; rank], vec![0.0; hidden]);
+        weights.scores(&x, &mut z, &mut scores).unwrap();
+        for (a, b) in scores.iter().zip(exact(&p, &q, &x, rank)) {
+            assert!((f64::from(*a) - b).abs() < 1e-4, "{a} {b}");
+        }
+    }
+}
+
+#[test]
+fn eight_bits_are_close_and_the_same_on_all_tables() {
+    let (input, rank, hidden) = (96, 32, 200);
+    let (p, q) = (numbers(rank * input, 1), numbers(hidden * rank, 2));
+    let weights = PredictorWeights::new(input, rank, &p, &q).unwrap();
+    let mut memory = lines(Int8Predictor::bytes(input, rank, hidden).unwrap());
+    let mut arena = Arena::new(bytes_of(&mut memory)).unwrap();
+    let packed = Int8Predictor::pack(&weights, &mut arena, &mut [0; 192]).unwrap();
+    let (x, mut results) = (numbers(input, 3), Vec::new());
+    for table in KernelTable::available(CpuFeatures::detect()) {
+        let (mut z, mut scores) = (vec![0.0; rank], vec![0.0; hidden]);
+        let mut scratch = lines(packed.scratch_bytes());
+        let scratch = bytes_of(&mut scratch);
+        packed
+            .scores(table, &x, &mut z, scratch, &mut scores)
+            .unwrap();
+        results.push(scores);
+    }
+    assert!(results.windows(2).all(|pair| pair[0] == pair[1]));
+    let exact = exact(&p, &q, &x, rank);
+    let size = exact.iter().map(|x| x * x).sum::<f64>().sqrt();
+    let error: f64 = exact
+        .iter()
+        .zip(&results[0])
+        .map(|(a, b)| (a - f64::from(*b)).powi(2))
+        .sum();
+    assert!(error.sqrt() < 0.02 * size, "{} of {size}", error.sqrt());
+}
+
+#[test]
+fn bad_input_is_named() {
+    let text = |error: SparsityError| std::format!("{error}");
+    assert_eq!(
+        text(PredictorWeights::new(4, 5, &[0.0; 20], &[0.0; 25]).unwrap_err()),
+        "rank is 5: expected 1 to the smaller of input_dim and hidden_dim"
+    );
+    assert_eq!(
+        text(PredictorWeights::new(4, 2, &[0.0; 7], &[0.0; 8]).unwrap_err()),
+        "p has 7 elements: expected 8"
+    );
+    assert_eq!(
+        text(Int8Predictor::bytes(100, 32, 8).unwrap_err()),
+        "input has 100 elements: expected a multiple of 32"
+    );
+    let (p, q) = ([0.5; 8], [0.5; 8]);
+    let weights = PredictorWeights::new(4, 2, &p, &q).unwrap();
+    let error = weights.scores(&[0.0, f32::NAN, 0.0, 0.0], &mut [0.0; 2], &mut [0.0; 4]);
+    assert_eq!(
+        text(error.unwrap_err()),
+        "input[1] is NaN: expected a finite number"
+    );
+}
