@@ -44,8 +44,7 @@ pub use plan::EnginePlan;
 pub use sites::{
     Adapter, AdapterEmbedding, AdapterError, AdapterPair, Approximation, Blend, BlendPart,
     CLUSTER_NEURONS, ExpertPart, ExpertSource, ExpertWeights, Loan, NeededExperts, NeuronChoice,
-    NeuronRule,
-    NeuronSignal, Observer, Selector, SiteInput, Sparse, StepOptions, Unit,
+    NeuronRule, NeuronSignal, Observer, Selector, SiteInput, Sparse, StepOptions, Unit,
 };
 pub use step::{Engine, Step, Worker};
 

@@ -8,7 +8,7 @@ use crate::host::memory::{AlignedMemory, note_lock, policy};
 use crate::team::Team;
 use core::ops::Range;
 use sluice_core::model::{
-    ExpertMatrices, LoadProgress, ModelError, ModelPlan, ModelWeights, Residency,
+    ExpertMatrices, LoadProgress, ModelConfig, ModelError, ModelPlan, ModelWeights, Residency,
 };
 use sluice_core::slc::Slc;
 use sluice_core::team::StopFlag;
