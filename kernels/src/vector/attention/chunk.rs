@@ -87,6 +87,8 @@ pub(crate) unsafe fn attention<V: Vector>(
             prefetch: first == 0,
             scores: V::scores_of(size, args.layout.type_k),
             values: V::values_of(size, args.layout.type_v),
+            alone: V::values_of(one_query::<V>(), args.layout.type_v),
+            of_half_pair: [false, true].map(V::values_of_half_pair),
             running: Running::NONE,
         };
         // SAFETY: the functions match the types and the size.
@@ -113,7 +115,7 @@ struct Seen {
 }
 
 impl Sight {
-    #[inline(always)]
+    #[inline(never)]
     fn new(args: &AttentionArgs<'_>, queries: Range<usize>) -> Self {
         let mut keys = [TileRange { start: 0, end: 0 }; CHUNK];
         let (mut all, mut any) = (args.keys(queries.start), args.keys(queries.start));
@@ -134,7 +136,7 @@ impl Sight {
     }
 
     /// `None` if no query sees a key of block `b`.
-    #[inline(always)]
+    #[inline(never)]
     fn block(&self, b: usize) -> Option<Seen> {
         let any = visible(self.any, b);
         let mut each = [TileRange { start: 0, end: 0 }; CHUNK];
@@ -166,6 +168,9 @@ struct Chunk<'a> {
     prefetch: bool,
     scores: ScoresFn,
     values: ValuesFn,
+    /// Values of one query, and those of a pair of which the first or the second key is seen.
+    alone: ValuesFn,
+    of_half_pair: [ValuesFn; 2],
     running: Running,
 }
 
@@ -234,7 +239,7 @@ impl Chunk<'_> {
                 ahead: ahead.from(layout.k_bytes()),
             };
             // SAFETY: the functions match the type and the size.
-            unsafe { self.add_values::<V>(values, alike) };
+            unsafe { self.add_values(values, alike) };
             // Where few keys are seen, few values have prefetched the start of the next block.
             let prefetched = layout.k_bytes() + layout.v_row_bytes() * any.end;
             let first = prefetched.max(block.len().saturating_sub(distance.bytes));
@@ -245,7 +250,7 @@ impl Chunk<'_> {
     }
 
     /// The queries' slopes and places in block `b`, where there are slopes.
-    #[inline(always)]
+    #[inline(never)]
     fn slopes(&self, b: usize) -> Option<[(f32, f32); CHUNK]> {
         if self.args.slopes.is_empty() {
             return None;
@@ -271,7 +276,7 @@ impl Chunk<'_> {
     }
 
     /// The queries as words of steps.
-    #[inline(always)]
+    #[inline(never)]
     fn prepare(&self, room: &mut Room) {
         let (size, ty) = (self.size, self.args.layout.type_k);
         let n_words = self.args.layout.head_dim_k.next_multiple_of(KV_SCALE_DIMS);
@@ -314,8 +319,8 @@ impl Chunk<'_> {
 
     /// Adds the values of a block: first the keys before the common ones, then those that all queries see together,
     /// then the rest. Each query processes its keys in ascending order.
-    #[inline(always)]
-    unsafe fn add_values<V: Vector>(&self, mut values: Values, alike: bool) {
+    #[inline(never)]
+    unsafe fn add_values(&self, mut values: Values, alike: bool) {
         let ty = self.args.layout.type_v;
         let pairs = ty == KvType::BF16;
         let integers = matches!(ty, KvType::Q8_0 | KvType::Q4_0);
@@ -341,7 +346,6 @@ impl Chunk<'_> {
         let common_start = active().map(|q| whole(seen[q]).start).max().unwrap_or(0);
         let common_end = active().map(|q| whole(seen[q]).end).min().unwrap_or(0);
         let together = common_start < common_end;
-        let alone = V::values_of(one_query::<V>(), ty);
         for q in active() {
             let TileRange { start, end } = whole(seen[q]);
             let end = if together { common_start.min(end) } else { end };
@@ -352,12 +356,12 @@ impl Chunk<'_> {
                         &mut values,
                         q,
                         seen[q].start / 2..start,
-                        V::values_of_half_pair(true),
+                        self.of_half_pair[1],
                     )
                 };
             }
             // SAFETY: by the caller.
-            unsafe { one(&mut values, q, start..end, alone) };
+            unsafe { one(&mut values, q, start..end, self.alone) };
         }
         if together {
             (values.start, values.end) = (common_start, common_end);
@@ -369,18 +373,18 @@ impl Chunk<'_> {
             let end = whole(seen[q]).end;
             if together {
                 // SAFETY: by the caller.
-                unsafe { one(&mut values, q, common_end..end, alone) };
+                unsafe { one(&mut values, q, common_end..end, self.alone) };
             }
             if pairs && seen[q].end % 2 == 1 {
                 // SAFETY: by the caller.
-                unsafe { one(&mut values, q, end..end + 1, V::values_of_half_pair(false)) };
+                unsafe { one(&mut values, q, end..end + 1, self.of_half_pair[0]) };
             }
         }
     }
 }
 
 /// Weights in pairs of bf16, as many words as a row has weights.
-#[inline(always)]
+#[inline(never)]
 fn pair_words(weights: &[[f32; KV_BLOCK]], words: &mut MaybeUninit<[[u32; KV_BLOCK]; CHUNK]>) {
     let words = words.as_mut_ptr().cast::<[u32; KV_BLOCK]>();
     for (q, weights) in weights.iter().enumerate() {
