@@ -40,6 +40,17 @@ macro_rules! attention_functions {
 
         $(attention_functions!(@ $vector, bf16_scores, bf16_values, $bf16_features);)?
 
+        /// `values` of four queries at a time.
+        ///
+        /// # Safety
+        /// - As `values`, for a multiple of four queries.
+        unsafe fn by_four<E: Elements<$vector>, const Q: usize>(args: &Values) {
+            for first in (0..Q).step_by(4) {
+                // SAFETY: by the caller.
+                unsafe { values::<E, 4>(&args.of_queries_from(first)) };
+            }
+        }
+
         /// The functions of every type for chunks of `Q` queries, scores by `L` vectors of keys.
         struct Functions<const Q: usize, const L: usize>;
 
@@ -61,6 +72,8 @@ macro_rules! attention_functions {
                     KvType::F32 => values::<F32, Q>,
                     KvType::F16 => values::<F16, Q>,
                     $(KvType::BF16 if $serves() => bf16_values::<$elements, Q>,)?
+                    // Arithmetic is most of it, so that larger chunks gain nothing by a body of their own.
+                    KvType::BF16 if Q > 4 => by_four::<Bf16, Q>,
                     KvType::BF16 => values::<Bf16, Q>,
                     KvType::FP8 => values::<Fp8, Q>,
                     KvType::Q8_0 => int8_values::<false, Q>,

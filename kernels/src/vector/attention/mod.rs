@@ -25,6 +25,7 @@ pub(crate) use functions::attention_functions;
 pub(crate) use int8::{int8_scores, int8_values};
 
 use crate::args::TileRange;
+use crate::contract::KV_BLOCK;
 use crate::kv::KvType;
 use crate::panel::LINE_BYTES;
 use crate::prefetch::{prefetch_line, prefetch_line_to_l2};
@@ -257,6 +258,22 @@ pub(crate) struct Values {
     pub(crate) out: [*mut f32; CHUNK],
     /// From the first of `values` on.
     pub(crate) ahead: Ahead,
+}
+
+impl Values {
+    /// The same from query `first` on; what is prefetched is prefetched with the first.
+    pub(crate) fn of_queries_from(&self, first: usize) -> Self {
+        let (mut corrections, mut out) = (self.corrections, self.out);
+        corrections.rotate_left(first);
+        out.rotate_left(first);
+        Self {
+            weights: self.weights.wrapping_add(first * KV_BLOCK),
+            corrections,
+            out,
+            ahead: if first == 0 { self.ahead } else { Ahead::NONE },
+            ..*self
+        }
+    }
 }
 
 pub(crate) type ScoresFn = unsafe fn(&Scores);
