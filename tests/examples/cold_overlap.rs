@@ -33,8 +33,8 @@ use std::path::Path;
 use std::time::Instant;
 
 const SHAPE: Shape = Shape {
-    n_layer: 6,
-    n_embd: 1024,
+    n_layer: 2,
+    n_embd: 4096,
     n_head: 8,
     n_head_kv: 2,
     head_dim_k: 64,
@@ -55,7 +55,7 @@ const CLUSTER_BYTES: usize = 64 * SHAPE.n_embd as usize / 32 * (18 + 16);
 /// Hot neurons that are active, in steps of their index.
 const HOT_EVERY: usize = 2;
 /// Time for reading by the time for computing.
-const RATIOS: [f64; 7] = [0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0];
+const RATIOS: [f64; 5] = [0.5, 1.0, 2.0, 4.0, 8.0];
 const N_STEPS: usize = 21;
 const N_BEFORE: usize = 5;
 /// Sequences of the same text, whose neurons are alike.
@@ -191,7 +191,7 @@ impl Runner {
             selects,
             n_workers: team.count(),
         };
-        (0..N_BEFORE).for_each(|_| drop(runner.step()));
+        runner.times(N_BEFORE);
         runner
     }
 
@@ -210,7 +210,7 @@ impl Runner {
         self.position += 1;
         if position == 0 {
             let clear =
-                |state: &mut State<'_>| (0..N_SEQ).for_each(|sequence| state.clear(sequence));
+                |state: &mut State<'_>| (0..N_SEQ).try_for_each(|sequence| state.clear(sequence));
             self.session.with_state(clear).expect("it may be cleared");
         }
         let token = position * 7 % SHAPE.n_vocab;
