@@ -9,11 +9,14 @@ use sluice::host::topology::Cores;
 use sluice::model::{LoadOptions, ModelSource};
 use sluice::session::StepHooks;
 use sluice_core::engine::{BatchEntry, EngineLimits, StepOptions, Wants};
+use sluice_core::kernels::GgmlType;
 use sluice_core::sampler::{Candidate, SamplerChain, SamplerConfig};
 use sluice_core::team::StopFlag;
 use sluice_core::tokenizer::{Detokenizer, EncodeOptions};
 use sluice_core::trace::{EventRing, TraceEvent};
-use sluice_tests::build::Shape;
+use sluice_make::slc::FfnLayout;
+use sluice_tests::build::{Meta, Shape};
+use sluice_tests::packing::packed;
 use sluice_tests::run::{self, Room, Weights};
 use std::alloc::System;
 
@@ -138,13 +141,46 @@ fn from_prompt_to_text_nothing_is_allocated() {
     }
     a_mixture_allocates_nothing();
     experts_from_disk_allocate_nothing();
+    neurons_from_disk_allocate_nothing();
 }
 
 /// Reads, guesses and evictions, on any thread.
 fn experts_from_disk_allocate_nothing() {
     let path = sluice_tests::fixture("models").join("gpt-oss.gguf");
-    let team = Team::new(2, &Cores::detect()).expect("threads");
     let opened = ModelSource::open(&path, LoadMode::Map).expect("a fixture");
+    from_disk(&opened, &[1, 5], 50);
+}
+
+/// The same of cold neurons, of which a layer has 16 clusters.
+fn neurons_from_disk_allocate_nothing() {
+    let shape = Shape {
+        n_layer: 3,
+        n_embd: 512,
+        n_ff: 1024,
+        n_head: 8,
+        n_head_kv: 4,
+        head_dim_k: 64,
+        head_dim_v: 64,
+        n_vocab: 29,
+        ty: GgmlType::Q4_0,
+        ..Shape::TINY
+    };
+    let mut file = shape.file();
+    file.set("llama.activation", "relu");
+    file.set("llama.hot_neuron_count", Meta::U32s(vec![0; 3]));
+    let order = (0..3).flat_map(|_| 0..1024).collect();
+    file.set("llama.neuron_order", Meta::U32s(order));
+    let path = std::env::temp_dir().join(format!("sluice-allocations-{}", std::process::id()));
+    let bytes = packed(&file.bytes(), FfnLayout::Neurons).expect("a type with a form");
+    std::fs::write(&path, bytes).expect("a disk with room");
+    let opened = ModelSource::open(&path, LoadMode::Map).expect("a model");
+    from_disk(&opened, &[16, 30], 28);
+    std::fs::remove_file(path).expect("it is ours");
+}
+
+/// Steps of one token, below `n_vocab`, with room for as many experts or clusters as `slots` says.
+fn from_disk(opened: &ModelSource, slots: &[usize], n_vocab: u32) {
+    let team = Team::new(2, &Cores::detect()).expect("threads");
     let all = ExpertOptions::new(usize::MAX >> 1);
     let load = |experts| LoadOptions {
         experts: Some(experts),
@@ -152,7 +188,7 @@ fn experts_from_disk_allocate_nothing() {
     };
     let model = opened.load_with(&team, load(all)).expect("memory");
     let slot_bytes = model.experts().expect("on disk").stats().slot_bytes;
-    for n_slots in [1, 5] {
+    for &n_slots in slots {
         let options = ExpertOptions::new(n_slots * slot_bytes);
         let model = opened.load_with(&team, load(options)).expect("memory");
         let limits = sluice::Limits {
@@ -166,7 +202,7 @@ fn experts_from_disk_allocate_nothing() {
             if i == 10 {
                 before = CALLS.load(Ordering::Relaxed);
             }
-            let batch = [BatchEntry::new(i * 13 % 50, 0, i, Wants::Logits)];
+            let batch = [BatchEntry::new(i * 13 % n_vocab, 0, i, Wants::Logits)];
             let step = session.run(&batch, &StepHooks::default(), |_, _| ());
             step.expect("reads do not fail");
         }

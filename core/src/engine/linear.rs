@@ -8,7 +8,7 @@
 mod active;
 mod finish;
 
-pub(super) use active::ROWS_MAX;
+pub(super) use active::{Columns, ROWS_MAX};
 
 use super::adapt::{Adapted, Area, At, BesideList};
 use super::epilogue::{Epilogue, Gated, LogitScale, Selection};
@@ -42,6 +42,8 @@ pub(super) struct Linear<'a> {
     pub(super) entries: Entries<'a>,
     /// Location of the adapters' products for its rows; without adapters, `None`.
     pub(super) adapted: Option<Adapted>,
+    /// Which of its columns it multiplies; `None` for all.
+    pub(super) columns: Option<Columns<'a>>,
 }
 
 impl fmt::Debug for Linear<'_> {
@@ -126,7 +128,8 @@ impl<'a> Linear<'a> {
             }
             row = rows.end;
         }
-        if self.leaves_out(pass, &self.weight, Form::Neurons) {
+        let is_counted = self.columns.is_none_or(|columns| !columns.is_first);
+        if is_counted && self.leaves_out(pass, &self.weight, Form::Neurons) {
             let n_zero = self.input.zero_columns();
             let skipped = n_zero * self.weight.layout.code_bytes(all.len());
             pass.neurons
@@ -199,7 +202,10 @@ impl<'a> Linear<'a> {
             rows,
             tokens,
         };
-        self.multiply(pass, rank, &self.weight, self.site, &tile, None);
+        match &self.columns {
+            Some(columns) => self.multiply_columns(pass, rank, columns, &tile),
+            None => self.multiply(pass, rank, &self.weight, self.site, &tile, None),
+        }
         for (i, token) in tile.tokens.clone().enumerate() {
             if i + ROWS_AHEAD < tile.tokens.len() {
                 self.prefetch_sum(token + ROWS_AHEAD, &tile.rows);

@@ -66,6 +66,7 @@ impl<'p, 't> Runner<'p, 't> {
             epilogue,
             entries: Entries::Each(self.order),
             adapted: None,
+            columns: None,
         }
     }
 

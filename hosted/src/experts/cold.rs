@@ -161,7 +161,7 @@ fn cold_layer(slc: &Slc<'_>, layer: usize, first: usize, n_ff: usize) -> Option<
     })
 }
 
-/// Maximum number of stripes of outputs, each of which is a read: of a model 32,768 wide. Wider ones stay in memory.
+/// Maximum number of stripes of outputs, each of which is a read: of a model 131,072 wide. Wider ones stay in memory.
 const RUNS_MAX: usize = 64;
 
 /// The memory of a model's weights, where cold neurons have their places.

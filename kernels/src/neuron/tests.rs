@@ -1,6 +1,7 @@
 //! Both forms hold exactly what GGUF rows hold, and their products have the bits of panels.
 
 use super::*;
+use crate::contract::GROUP;
 use crate::panel::form::CHUNK;
 use crate::panel::group::GroupFormat;
 use crate::table::{Matmul, Store};
@@ -183,7 +184,7 @@ fn listed_rows_are_those_of_the_matrix() {
     }
 }
 
-/// The product in two ranges of rows, as two workers would share it.
+/// The product in two ranges of rows, as two workers would share it; one of them also in two ranges of columns.
 fn skipping(table: &KernelTable, matrix: &Matrix, rows: &Aligned, n_tokens: usize) -> Vec<f32> {
     let n_rows = matrix.layout.n_rows();
     let mut out = vec![0.25f32; n_tokens * n_rows];
@@ -197,8 +198,17 @@ fn skipping(table: &KernelTable, matrix: &Matrix, rows: &Aligned, n_tokens: usiz
             rows: range.into(),
             ..matrix.product(rows, n_tokens)
         };
+        let n_groups = matrix.layout.n_cols().div_ceil(GROUP);
         // SAFETY: `out` has tokens × rows elements and is exclusively borrowed.
-        unsafe { table.matmul_skipping(&args) };
+        unsafe {
+            match args.rows.start {
+                0 => {
+                    table.matmul_skipping_groups(&args, (0..n_groups / 2).into());
+                    table.matmul_skipping_groups(&args, (n_groups / 2..n_groups).into());
+                }
+                _ => table.matmul_skipping(&args),
+            }
+        }
     }
     out
 }

@@ -21,7 +21,7 @@ impl KernelTable {
         self.check_matmul(args);
         assert_eq!(args.layout.form(), Form::Rows);
         // SAFETY: by the caller; the rows are the matrix's.
-        unsafe { self.strips(args, 0, rows.len(), Some(rows)) };
+        unsafe { self.strips(args, 0, rows.len(), Some(rows), all_groups(args)) };
     }
 
     /// [`Self::matmul`] with a matrix in [`Form::Neurons`], of which columns whose activation codes are 0 are not read:
@@ -35,7 +35,22 @@ impl KernelTable {
     /// [`PanelLayout::strip_rows`](crate::PanelLayout::strip_rows) or end at one, or at the matrix's end, or outputs are
     /// not overwritten.
     pub unsafe fn matmul_skipping(&self, args: &Matmul<'_>) {
+        // SAFETY: by the caller.
+        unsafe { self.matmul_skipping_groups(args, all_groups(args)) };
+    }
+
+    /// [`Self::matmul_skipping`] of some groups of 256 columns. Unless they are the first, the sums in `args.out` are
+    /// continued, which are those of the columns before: the bits of one product.
+    ///
+    /// # Safety
+    /// - As [`Self::matmul_skipping`]; sums that are continued are numbers.
+    ///
+    /// # Panics
+    /// As [`Self::matmul_skipping`]; if the groups do not lie within the matrix.
+    pub unsafe fn matmul_skipping_groups(&self, args: &Matmul<'_>, groups: TileRange) {
         self.check_matmul(args);
+        assert!(groups.start <= groups.end);
+        assert!(groups.end <= args.layout.n_cols().div_ceil(GROUP));
         assert_eq!(args.layout.form(), Form::Neurons);
         assert_eq!(args.store, Store::Set);
         let TileRange { start, end } = args.rows;
@@ -44,9 +59,9 @@ impl KernelTable {
         match (self.skip)(args.layout.ty()) {
             // SAFETY: holding the table proves the features; the tile is within its operands; the caller vouches for
             // `out`.
-            Some(skip) => unsafe { neurons::products(args, &skip) },
+            Some(skip) => unsafe { neurons::products(args, &skip, groups) },
             // SAFETY: as above.
-            None => unsafe { self.matmul_by_neuron(args) },
+            None => unsafe { self.strips(args, start, end - start, None, groups) },
         }
     }
 
@@ -59,10 +74,10 @@ impl KernelTable {
     pub(super) unsafe fn matmul_by_neuron(&self, args: &Matmul<'_>) {
         let TileRange { start, end } = args.rows;
         // SAFETY: by the caller; the rows are within the tile.
-        unsafe { self.strips(args, start, end - start, None) };
+        unsafe { self.strips(args, start, end - start, None, all_groups(args)) };
     }
 
-    /// Multiplies `n_rows` rows from row `start` on, or those that are listed.
+    /// Multiplies groups of columns of `n_rows` rows from row `start` on, or of those that are listed.
     ///
     /// # Safety
     /// - As [`Self::matmul`], for these rows.
@@ -73,6 +88,7 @@ impl KernelTable {
         start: usize,
         n_rows: usize,
         listed: Option<&[u32]>,
+        groups: TileRange,
     ) {
         let skip = (self.skip)(args.layout.ty());
         let as_they_lie = skip.as_ref().zip(self.transpose.as_ref());
@@ -104,7 +120,7 @@ impl KernelTable {
                     unsafe { neurons::listed_strip(args, skip, transpose, now, next, out) };
                 }
                 // SAFETY: by the caller.
-                None => unsafe { self.strip(args, now, next, out, lines, &mut room) },
+                None => unsafe { self.strip(args, now, next, out, lines, groups, &mut room) },
             }
             strips[i % 2] = strip(first + 2 * step);
         }
@@ -121,12 +137,13 @@ impl KernelTable {
         next: &Strip<'_>,
         out: *mut f32,
         lines: Option<LinesFn>,
+        groups: TileRange,
         room: &mut GroupPanels,
     ) {
         let acts = &args.activations;
         let n_groups = args.layout.n_cols().div_ceil(GROUP);
         let n_rows = strip.n_rows();
-        for g in 0..n_groups {
+        for g in groups.start..groups.end {
             next.prefetch(g, n_groups);
             let (panels, n_cols) = strip.gather(g, room, self.transpose.as_ref(), lines);
             let panel_bytes = panels.len() / n_rows.div_ceil(PANEL_ROWS);
@@ -148,6 +165,11 @@ impl KernelTable {
             unsafe { self.matmul_in_panels(&group) };
         }
     }
+}
+
+/// All groups of columns.
+fn all_groups(args: &Matmul<'_>) -> TileRange {
+    (0..args.layout.n_cols().div_ceil(GROUP)).into()
 }
 
 /// Rows of a strip: of few tokens, which wait for memory, as few as make a panel; of columns half a chunk.

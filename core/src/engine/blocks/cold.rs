@@ -4,8 +4,10 @@
 //! ```text
 //! gates of all neurons             strips                          |    where they tell which neurons are active
 //! clusters with active neurons     each worker, announced by the first
-//! up, activation, quantise         strips in memory, then the others as their clusters come    |
-//! down                             strips, once the last cluster has come                      |
+//! up, activation, quantise         strips in memory                                               |    few rows
+//! down of neurons in memory        strips                                                         |    few rows
+//! up, activation, quantise         the other strips, as their clusters come                       |
+//! down, from there on              strips, once the last cluster has come                         |
 //! ```
 //!
 //! A selection names its clusters before gates are computed. Where nothing tells them early (long prompts, activations
@@ -13,7 +15,7 @@
 
 use crate::engine::epilogue::Gated;
 use crate::engine::limits::EngineLimits;
-use crate::engine::linear::{Linear, ROWS_MAX};
+use crate::engine::linear::{Columns, Linear, ROWS_MAX};
 use crate::engine::rows::Rows;
 use crate::engine::runner::Runner;
 use crate::engine::scratch::{PerWorker, Room};
@@ -37,6 +39,8 @@ pub(super) struct ColdRoom<'m> {
     /// A worker's own list of clusters, and of strips that wait for theirs.
     lists: PerWorker<'m, u32>,
     n_clusters: usize,
+    /// Sums of down over hot neurons.
+    sums: Rows<'m>,
 }
 
 impl<'m> ColdRoom<'m> {
@@ -50,7 +54,12 @@ impl<'m> ColdRoom<'m> {
             _ => 0,
         });
         let n_clusters = n_ff.max().unwrap_or(0).div_ceil(CLUSTER_NEURONS);
+        let stride = if n_clusters > 0 { config.n_embd } else { 0 };
         Ok(Self {
+            sums: Rows {
+                memory: room.buffer(limits.n_batch.min(ROWS_MAX), stride)?,
+                stride,
+            },
             lists: room.of_workers(limits.n_workers, 2 * n_clusters)?,
             n_clusters,
         })
@@ -167,21 +176,50 @@ impl<'p> Cold<'p> {
         }
     }
 
-    /// Runs gate and up: strips in memory first, then the others as their clusters come.
-    pub(super) fn gate_up(
+    /// The columns of down whose sums can be computed while clusters are read: whole groups of neurons in memory, in products
+    /// of few rows whose neurons are known by then.
+    pub(super) fn hot_columns(
+        &self,
+        runner: &Runner<'p, '_>,
+        gated: &Gated<'p>,
+        down: &Weight<'p>,
+    ) -> Option<Columns<'p>> {
+        let is_few = runner.n_rows <= ROWS_MAX && runner.pass.options.sparse != Sparse::Off;
+        let is_by_neuron = down.layout.form() == Form::Neurons;
+        let changes = gated.keeping.is_some_and(|keeping| keeping.ranks_values());
+        let n_groups = self.first / GROUP;
+        (is_few && is_by_neuron && !changes && n_groups > 0).then_some(Columns {
+            sums: self.room.sums,
+            n_groups,
+            is_first: true,
+        })
+    }
+
+    /// Runs gate and up of strips in memory, without a barrier at the end.
+    pub(super) fn hot_gate_up(
         &self,
         runner: &mut Runner<'p, '_>,
-        mut linear: Linear<'p>,
+        linear: &mut Linear<'p>,
     ) -> Result<(), Stop> {
-        let (pass, layer) = (runner.pass, self.layer);
-        runner.prepare(layer, core::slice::from_mut(&mut linear))?;
-        let n_hot = self.first / GROUP;
-        runner.share_ranges(Phase::FfnGateUp, layer, n_hot, |rank, strips| {
+        runner.prepare(self.layer, core::slice::from_mut(linear))?;
+        let (pass, n_strips) = (runner.pass, self.first / GROUP);
+        runner.share_ranges(Phase::FfnGateUp, self.layer, n_strips, |rank, strips| {
             linear.run(pass, rank, strips)
         });
+        Ok(())
+    }
+
+    /// Runs gate and up of the other strips as their clusters come.
+    pub(super) fn cold_gate_up(
+        &self,
+        runner: &mut Runner<'p, '_>,
+        linear: &Linear<'p>,
+    ) -> Result<(), Stop> {
+        let (pass, layer) = (runner.pass, self.layer);
         let (start, mut bytes) = (runner.now(), 0);
         let rank = runner.member.rank();
-        self.as_they_come(runner.member, n_hot..linear.n_strips(), &mut |strip| {
+        let strips = self.first / GROUP..linear.n_strips();
+        self.as_they_come(runner.member, strips, &mut |strip| {
             bytes += linear.run(pass, rank, strip..strip + 1);
         });
         runner.record(Phase::FfnGateUp, layer, start, bytes);

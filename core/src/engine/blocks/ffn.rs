@@ -6,7 +6,7 @@ use super::predict::{self, PredictRoom};
 use crate::engine::epilogue::{Epilogue, Gated, Selection};
 use crate::engine::keep::{Keeping, Network};
 use crate::engine::limits::EngineLimits;
-use crate::engine::linear::ROWS_MAX;
+use crate::engine::linear::{Columns, Linear, ROWS_MAX};
 use crate::engine::pass::{Needs, activations, activations_of};
 use crate::engine::rows::{Order, Rows};
 use crate::engine::runner::Runner;
@@ -14,7 +14,7 @@ use crate::engine::scratch::Room;
 use crate::kernels::activation::ActivationLayout;
 use crate::kernels::table::Activations;
 use crate::memory::{MemoryError, Shared};
-use crate::model::{Channel, Ffn, LayerKind, ModelConfig, Site, Vector};
+use crate::model::{Channel, Ffn, LayerKind, ModelConfig, Site, Vector, Weight};
 use crate::team::Stop;
 use crate::trace::Phase;
 
@@ -112,10 +112,13 @@ pub(super) fn run<'p>(
         (Site::FfnGate, model.matrix(at.weights, Site::FfnGate))
     };
     let gate_up = runner.linear(at.index, site, input, n, weight, Epilogue::Gated(gated));
-    match &cold {
-        Some(cold) => cold.gate_up(runner, gate_up)?,
-        None => runner.linears(Phase::FfnGateUp, at.index, &mut [gate_up])?,
-    }
+    let columns = match &cold {
+        Some(cold) => gate_up_cold(runner, room, cold, gate_up, &gated, down)?,
+        None => {
+            runner.linears(Phase::FfnGateUp, at.index, &mut [gate_up])?;
+            None
+        }
+    };
     if let Some(keeping) = gated.keeping.filter(Keeping::ranks_values) {
         let pass = runner.pass;
         runner.share_rows(at.index, n, &|rows| {
@@ -133,8 +136,39 @@ pub(super) fn run<'p>(
     let add = runner
         .stream
         .add(model.norm(at.weights, Vector::ChannelPostNorm));
-    let down = runner.linear(at.index, Site::FfnDown, input, n, down, add.into());
+    let mut down = runner.linear(at.index, Site::FfnDown, input, n, down, add.into());
+    down.columns = columns;
     runner.linears(Phase::FfnDown, at.index, &mut [down])
+}
+
+/// Gate and up of a network whose neurons are not all in memory, and down of hot neurons while others are read: the columns
+/// that are left. Ends with a barrier.
+fn gate_up_cold<'p>(
+    runner: &mut Runner<'p, '_>,
+    room: &'p FfnRoom<'p>,
+    cold: &Cold<'p>,
+    mut gate_up: Linear<'p>,
+    gated: &Gated<'p>,
+    down: Weight<'p>,
+) -> Result<Option<Columns<'p>>, Stop> {
+    cold.hot_gate_up(runner, &mut gate_up)?;
+    let columns = cold.hot_columns(runner, gated, &down);
+    if let Some(columns) = columns {
+        let (layer, n) = (gate_up.layer, runner.n_rows);
+        runner.barrier(layer)?;
+        // SAFETY: the first columns' groups were written before the barrier, and nothing writes others before the next one.
+        let input = unsafe { activations(&room.rows, &gated.layout, n) };
+        let store = Epilogue::Store(columns.sums);
+        let mut sums = runner.linear(layer, Site::FfnDown, input, n, down, store);
+        sums.columns = Some(columns);
+        runner.multiply(Phase::FfnDown, layer, &[sums]);
+        runner.barrier(layer)?;
+    }
+    cold.cold_gate_up(runner, &gate_up)?;
+    Ok(columns.map(|columns| Columns {
+        is_first: false,
+        ..columns
+    }))
 }
 
 /// Computes all gates first, where rows are compared by them, or they tell which neurons have to be read; `false` if not.

@@ -4,6 +4,7 @@
 use super::{Linear, Tile};
 use crate::engine::epilogue::{Gated, Selection};
 use crate::engine::pass::{Pass, TILE_FLOATS};
+use crate::engine::rows::Rows;
 use crate::engine::sites::Sparse;
 use crate::kernels::contract::GROUP;
 use crate::kernels::neuron::Form;
@@ -14,6 +15,17 @@ use crate::model::{Site, Weight};
 pub(in crate::engine) const ROWS_MAX: usize = 8;
 /// Maximum number of neurons in a tile.
 const NEURONS_MAX: usize = TILE_FLOATS / 2;
+
+/// Columns of a product by neuron that is computed in two parts.
+#[derive(Clone, Copy)]
+pub(in crate::engine) struct Columns<'a> {
+    /// Sums over the first columns.
+    pub(in crate::engine) sums: Rows<'a>,
+    /// Groups of 256 columns that these are.
+    pub(in crate::engine) n_groups: usize,
+    /// Whether they are computed now, and stored, or continued.
+    pub(in crate::engine) is_first: bool,
+}
 
 impl Linear<'_> {
     /// Whether neurons may be left out of a product with `weight`, which is in `form`.
@@ -101,6 +113,37 @@ impl Linear<'_> {
             pass.neurons.add(self.layer, n, n - n_listed);
         }
         true
+    }
+
+    /// Fills a tile with the sums over the first columns, or continues them to the product.
+    #[inline(never)]
+    pub(super) fn multiply_columns(
+        &self,
+        pass: &Pass<'_>,
+        rank: usize,
+        columns: &Columns<'_>,
+        tile: &Tile<'_>,
+    ) {
+        let Columns { sums, n_groups, .. } = columns;
+        let groups = match columns.is_first {
+            true => 0..*n_groups,
+            false => *n_groups..self.weight.layout.n_cols().div_ceil(GROUP),
+        };
+        for (i, token) in tile
+            .tokens
+            .clone()
+            .enumerate()
+            .filter(|_| !columns.is_first)
+        {
+            tile.row(i)
+                .copy_from_slice(self.target(sums, token, &tile.rows));
+        }
+        let args = self.product(pass, &self.weight, tile, tile.rows.clone(), &[]);
+        // SAFETY: the tile is this worker's own and holds tokens × rows floats, which are sums where they are continued.
+        unsafe { pass.table.matmul_skipping_groups(&args, groups.into()) };
+        if !columns.is_first {
+            self.add_to_product(pass, rank, &self.weight, self.site, tile);
+        }
     }
 
     /// Products with some neurons of a tile, 0 for the others; returns the number of these neurons.

@@ -77,6 +77,29 @@ fn a_profile_orders_neurons_and_the_model_predicts_as_before() {
         report.contains("neurons     ordered by activity: "),
         "{report}"
     );
+    let tell = |more: &[&str]| {
+        let args = [
+            "run",
+            "-m",
+            &slc,
+            "-p",
+            "Once upon",
+            "-n",
+            "24",
+            "--temp",
+            "0",
+        ];
+        run_to(0, &[&args[..], &["--activation", "relu"], more].concat())
+    };
+    let in_memory = tell(&[]);
+    for cache in ["--neuron-cache", "--expert-cache"] {
+        let ran = tell(&[cache, "1", "--expert-policy", "fifo"]);
+        assert_eq!(ran.stdout, in_memory.stdout);
+        assert!(ran.stderr.contains("clusters of neurons: "), "{ran:?}");
+        assert!(ran.stderr.contains("clusters of neurons = "), "{ran:?}");
+    }
+    let refused = ["run", "-m", &out, "-p", "Once", "--neuron-cache", "1"];
+    fails(1, &refused, &["q4.gguf", "nor cold neurons"]);
     run_to(0, &["unpack", &slc, &again]);
     assert_eq!(std::fs::read(&out).ok(), std::fs::read(&again).ok());
 }

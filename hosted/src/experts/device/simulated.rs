@@ -3,6 +3,7 @@
 
 use super::{Completions, Device, DeviceSetup, OpenDevice, Read};
 use core::time::Duration;
+use rustix::mm::{Advice, madvise};
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -175,6 +176,9 @@ impl Shared {
 
     fn read(&self, read: &Read, n: u64) -> Result<usize, i32> {
         let len = (self.simulation.fate)(n, read.len)?;
+        let room = read.into.as_ptr().cast();
+        // SAFETY: memory for the read; only whether its pages are there changes. A hint: direct reads make them present, too.
+        let _hint = unsafe { madvise(room, read.len, Advice::LinuxPopulateWrite) };
         // SAFETY: nothing else uses that memory until the read is done, as `Read::into` requires.
         let into = unsafe { core::slice::from_raw_parts_mut(read.into.as_ptr(), read.len) };
         let found = self.files[read.file].read_at(into, read.offset);

@@ -386,6 +386,7 @@ impl Completions for Shared {
     fn completed(&self, token: u32, result: Result<usize, i32>) {
         let token = token as usize;
         let mut state = self.lock();
+        let flight = state.flights.flights[token];
         match result {
             Ok(n) => {
                 if self.has_come(&mut state, token, n) {
@@ -398,7 +399,13 @@ impl Completions for Shared {
             self.ask_for_more(&mut state);
         }
         drop(state);
-        self.wake();
+        // Workers wait for whole parts, of several reads, or for room.
+        let is_coming = flight.is_some_and(|flight| {
+            self.slots.progress(flight.slot, flight.part) == Progress::Coming
+        });
+        if !is_coming || self.is_short.load(Ordering::SeqCst) {
+            self.wake();
+        }
     }
 
     fn tick(&self) -> Duration {

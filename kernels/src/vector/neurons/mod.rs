@@ -22,7 +22,7 @@ pub(crate) use kernels::skip_kernels;
 use super::rows::Int8Rows;
 use super::unpack::{Line, SubBlockBytes, SuperBlock};
 use crate::activation::{ActivationKinds, BLOCK_COLS};
-use crate::args::{Matmul, Store};
+use crate::args::{Matmul, Store, TileRange};
 use crate::contract::GROUP;
 use crate::neuron::{ChunkCodes, LinesFn, Strip, Transpose, put_numbers};
 use crate::panel::form::{CHUNK, STRIPE, format_of, group_cols, head_at};
@@ -200,7 +200,7 @@ impl Skip {
 /// # Safety
 /// - The contract of [`crate::KernelTable::matmul_skipping`], whose checks have passed; the CPU has what `skip`'s functions
 ///   need.
-pub(crate) unsafe fn products(args: &Matmul<'_>, skip: &Skip) {
+pub(crate) unsafe fn products(args: &Matmul<'_>, skip: &Skip, groups: TileRange) {
     let n_tokens = args.tokens.end - args.tokens.start;
     for first in (0..n_tokens).step_by(TOKENS) {
         let tokens = args.tokens.start + first..args.tokens.start + n_tokens.min(first + TOKENS);
@@ -210,28 +210,27 @@ pub(crate) unsafe fn products(args: &Matmul<'_>, skip: &Skip) {
             ..*args
         };
         // SAFETY: by the caller.
-        unsafe { few_tokens(&part, skip) };
+        unsafe { few_tokens(&part, skip, groups) };
     }
 }
 
 /// # Safety
 /// - As [`products`], for at most [`TOKENS`] tokens.
 #[inline(never)]
-unsafe fn few_tokens(args: &Matmul<'_>, skip: &Skip) {
+unsafe fn few_tokens(args: &Matmul<'_>, skip: &Skip, groups: TileRange) {
     let n_tokens = args.tokens.end - args.tokens.start;
     let n_rows = args.rows.end - args.rows.start;
-    for t in 0..n_tokens {
+    for t in (0..n_tokens).filter(|_| groups.start == 0) {
         let out = args.out.wrapping_add(t * args.out_stride);
         // SAFETY: the outputs are writable, by the caller.
         unsafe { core::slice::from_raw_parts_mut(out, n_rows).fill(0.0) };
     }
-    let n_groups = args.layout.n_cols().div_ceil(GROUP);
     let mut active = [const { Active::EMPTY }; ACTIVE];
     let mut dots = [Dots([0; _]); DOTS];
     let step = ACTIVE / n_tokens.max(1);
-    for g in (0..n_groups).step_by(step) {
+    for g in (groups.start..groups.end).step_by(step) {
         let span = Span {
-            groups: g..n_groups.min(g + step),
+            groups: g..groups.end.min(g + step),
             n_tokens,
         };
         // SAFETY: by the caller.

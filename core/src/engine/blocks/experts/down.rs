@@ -54,6 +54,7 @@ impl<'p> Block<'p> {
                     epilogue: Epilogue::AddWeighted(sums, pairs),
                     entries: Entries::Pairs(pairs, order),
                     adapted: adapted(pass, places.start),
+                    columns: None,
                 };
                 bytes += down.run(pass, rank, strips.clone());
             }

@@ -379,6 +379,7 @@ impl<'p> Block<'p> {
             epilogue: Epilogue::Gated(gated),
             entries: Entries::Pairs(routed.pairs(places.start), order),
             adapted: adapted(self.pass, places.start),
+            columns: None,
         }
     }
 
