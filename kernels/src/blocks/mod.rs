@@ -80,9 +80,9 @@ value_functions! {
     IQ1_M codebook::iq1_m;
     TQ1_0 ternary::tq1_0;
     TQ2_0 ternary::tq2_0;
-    LANE3 lane::values::<3>;
-    LANE5 lane::values::<5>;
-    LANE7 lane::values::<7>;
+    LANE3 |block, out| lane::values(3, block, out);
+    LANE5 |block, out| lane::values(5, block, out);
+    LANE7 |block, out| lane::values(7, block, out);
 }
 
 /// `values` of each block of `BYTES` bytes and `LEN` columns. Both are constants so that, with

@@ -26,7 +26,7 @@
 
 mod float;
 pub(crate) mod iq4_xs;
-mod lane;
+pub(crate) mod lane;
 pub(crate) mod q2_k;
 pub(crate) mod q3_k;
 pub(crate) mod q4_k;

@@ -375,7 +375,7 @@ pub(super) fn lane_blocks<V: Vector, const BITS: usize, const BYTES: usize>(
     let blocks = codes.as_chunks::<32>().0.iter().zip(d);
     for ((codes, d), out) in blocks.zip(out) {
         out[..lane::QS].copy_from_slice(&d.to_le_bytes());
-        lane::set_codes::<BITS>(codes, out);
+        lane::set_codes(BITS, codes, out);
     }
 }
 

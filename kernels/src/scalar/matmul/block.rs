@@ -6,6 +6,7 @@ use super::{
 use crate::activation::{SUM_COLS, blocks_in_group};
 use crate::blocks::{lane, mxfp4};
 use crate::contract::{Arith, GROUP};
+use crate::panel::lane::{last_at, last_bit, pairs_bit};
 use crate::panel::small::{Codes, HIGH, Small, SmallBlock};
 use crate::panel::{self, LINE_BYTES, PANEL_ROWS, PanelFormat};
 
@@ -145,9 +146,14 @@ impl<const BITS: usize> BlockFormat for panel::Lane<BITS> {
             }
             for s in (0..2).take(BITS & 2) {
                 let pairs = &from[Self::PAIRS + s * LINE_BYTES..];
-                add_high::<2>(pairs, Self::PAIRS_BIT, &mut lines[4 * s..]);
+                add_high::<2>(pairs, pairs_bit(BITS), &mut lines[4 * s..]);
             }
-            add_high::<1>(&from[Self::LAST..], Self::LAST_BIT, lines);
+            let last: &[u8; LINE_BYTES] = from[Self::LAST..].first_chunk().expect("a line");
+            for (step, line) in lines.iter_mut().enumerate() {
+                for (code, byte) in line.iter_mut().zip(last) {
+                    *code |= (byte >> last_at(BITS, step) & 1) << last_bit(BITS);
+                }
+            }
         }
     }
 

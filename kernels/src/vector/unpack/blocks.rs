@@ -1,6 +1,5 @@
 //! Types with a scale per 32 columns.
 
-use super::super_blocks::two_lines;
 use super::{Line, add_bit, nibbles};
 use crate::activation::blocks_in_group;
 use crate::contract::GROUP;
@@ -17,6 +16,9 @@ pub(crate) trait Block: PanelFormat {
     const MIN: bool;
     /// Bytes of a block: its numbers and its lines.
     const BYTES: usize;
+    /// Whether AVX-512 unpacks a group into memory for two to four tokens, by a function that such types share: images are
+    /// small. For one token that took half as long again.
+    const SHARED: bool = false;
 
     /// Offsets of the numbers and of the lines of block `index`.
     fn offsets(n_cols: usize, index: usize) -> (usize, usize);
@@ -114,6 +116,7 @@ impl<const BITS: usize> Block for Lane<BITS> {
     const MAX: u8 = if BITS == 7 { 255 } else { 15 };
     const OFFSET: i16 = if BITS == 7 { 128 } else { 4 };
     const MIN: bool = false;
+    const SHARED: bool = true;
     const BYTES: usize = 2 * PANEL_ROWS + Self::LINES;
 
     #[inline(always)]
@@ -123,23 +126,32 @@ impl<const BITS: usize> Block for Lane<BITS> {
 
     #[inline(always)]
     unsafe fn lines<L: Line>(p: *const u8) -> [L; 8] {
-        // SAFETY: by the caller; in this order.
-        let (mut lines, last) = unsafe {
-            let lines = match BITS {
-                7 => {
-                    let mut lines = nibbles::<L, 8>(p);
-                    add_pairs(p.add(Self::PAIRS), &mut lines);
-                    lines
-                }
-                _ => two_lines(p),
+        // SAFETY: by the caller.
+        let upper = unsafe { triples::<L>(p.add(Self::PAIRS), L::load(p.add(Self::LAST))) };
+        let nibble = L::splat(0xf);
+        if BITS == 3 {
+            let [a, b, c, d] = upper;
+            return [
+                a.and(nibble),
+                b.and(nibble),
+                a.shift(-4).and(nibble),
+                b.shift(-4).and(nibble),
+                c.and(nibble),
+                d.and(nibble),
+                c.shift(-4).and(nibble),
+                d.shift(-4).and(nibble),
+            ];
+        }
+        // SAFETY: by the caller.
+        let mut lines = unsafe { nibbles::<L, 8>(p) };
+        let (mask, less) = (L::splat(0x70), L::splat(64));
+        for (i, line) in lines.iter_mut().enumerate() {
+            let of_two = upper[i / 4 * 2 + i % 2];
+            let bits = match i % 4 / 2 {
+                0 => of_two.shift(4),
+                _ => of_two,
             };
-            (lines, L::load(p.add(Self::LAST)))
-        };
-        add_bit(last, if BITS == 7 { 6 } else { 2 }, &mut lines);
-        if BITS == 7 {
-            for line in &mut lines {
-                *line = line.add(L::splat(64));
-            }
+            *line = line.or(bits.and(mask)).add(less);
         }
         lines
     }
@@ -151,20 +163,32 @@ impl<const BITS: usize> Block for Lane<BITS> {
     }
 }
 
-/// Puts the 2-bit codes of two lines at `p` above the four bits of byte lines.
+/// The codes of 3 bits that two lines of 2 bits at `p` and the bits of `last` ([`last_at`]) make, of two byte lines each in the
+/// nibbles of a line: 0 and 2, 1 and 3, 4 and 6, 5 and 7.
+///
+/// [`last_at`]: crate::panel::lane::last_at
 ///
 /// # Safety
 /// - Two lines are readable at `p`; the CPU has the features of `L`.
 #[inline(always)]
-unsafe fn add_pairs<L: Line>(p: *const u8, lines: &mut [L; 8]) {
-    let upper = L::splat(0x30);
-    for (i, lines) in lines.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+unsafe fn triples<L: Line>(p: *const u8, last: L) -> [L; 4] {
+    let (two, third) = (L::splat(0x33), L::splat(0x44));
+    let mut out = [two; 4];
+    for (i, (out, shifts)) in (out.as_chunks_mut::<2>().0.iter_mut())
+        .zip([[0, -1], [1, 2]])
+        .enumerate()
+    {
         // SAFETY: by the caller.
-        let pairs = unsafe { L::load(p.add(LINE_BYTES * i)) };
-        for (line, shift) in lines.iter_mut().zip([4, 2, 0, -2]) {
-            *line = line.or(pairs.shift(shift).and(upper));
-        }
+        let codes = unsafe { L::load(p.add(LINE_BYTES * i)) };
+        *out = [
+            codes.and(two).or(last.shift(shifts[0]).and(third)),
+            codes
+                .shift(-2)
+                .and(two)
+                .or(last.shift(shifts[1]).and(third)),
+        ];
     }
+    out
 }
 
 /// What a product that unpacks groups needs of a type. The rest of it is compiled once for all types.

@@ -166,7 +166,7 @@ impl SuperBlock for panel::Q6K {
 /// # Safety
 /// - Two lines are readable at `p`; the CPU has the features of `L`.
 #[inline(always)]
-pub(super) unsafe fn two_lines<L: Line>(p: *const u8) -> [L; 8] {
+unsafe fn two_lines<L: Line>(p: *const u8) -> [L; 8] {
     let mask = L::splat(3);
     let mut out = [mask; 8];
     for (i, out) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {

@@ -11,7 +11,7 @@ use crate::contract::GROUP;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
 use crate::vector::rows::Int8Rows;
 use crate::vector::stream::Ahead;
-use crate::vector::unpack::{Block, UnpackedBlocks};
+use crate::vector::unpack::{Block, BlockKind, UnpackedBlocks};
 use crate::x86_64::avx512;
 use core::arch::x86_64::*;
 use core::marker::PhantomData;
@@ -35,8 +35,15 @@ pub(crate) unsafe fn matmul<B: Block, T: Tiles>(args: &Matmul<'_>) {
 
 /// # Safety
 /// - As [`matmul`]; the number of tokens is a multiple of [`TOKENS`], at most [`NEAR`] times it.
-#[inline(never)] // Its room on the stack is not needed for few tokens.
 unsafe fn strips<B: Block, T: Tiles>(args: &Matmul<'_>) {
+    // SAFETY: by the caller.
+    unsafe { strips_of::<T>(args, &avx512::block_kind::<B>()) }
+}
+
+/// # Safety
+/// - As [`strips`].
+#[inline(never)] // Its room on the stack is not needed for few tokens; one function serves all types.
+unsafe fn strips_of<T: Tiles>(args: &Matmul<'_>, kind: &BlockKind) {
     let (n_cols, panel_bytes) = (args.layout.n_cols(), args.layout.panel_bytes());
     let mut unpacked = [UnpackedBlocks::EMPTY; PANELS];
     let mut room = Room::EMPTY;
@@ -44,7 +51,7 @@ unsafe fn strips<B: Block, T: Tiles>(args: &Matmul<'_>) {
     for first in (0..TOKENS).step_by(FETCHED) {
         // SAFETY: rows have whole groups of scales and sums, for 32 tokens at least.
         unsafe {
-            match B::MIN {
+            match kind.min {
                 true => room.scales[0].gather::<true>(&x, first),
                 false => room.scales[0].gather::<false>(&x, first),
             }
@@ -68,16 +75,16 @@ unsafe fn strips<B: Block, T: Tiles>(args: &Matmul<'_>) {
                 let panel = args.panels[(row / PANEL_ROWS + p) * panel_bytes..].as_ptr();
                 // SAFETY: by the caller.
                 unsafe {
-                    avx512::unpack_blocks::<B>(panel, n_cols, g, unpacked);
-                    make_signed(unpacked, B::OFFSET);
+                    (kind.unpack)(panel, n_cols, g, unpacked);
+                    make_signed(unpacked, kind.offset);
                 }
             }
-            let ahead = Ahead::new(args, row, g, |g| B::offsets(n_cols, 8 * g).0);
+            let ahead = Ahead::new(args, row, g, |g| (kind.offsets)(n_cols, 8 * g).0);
             // A panel without a neighbour is multiplied twice, and written once.
             let panels = [&unpacked[0], &unpacked[n_panels - 1]];
             // SAFETY: by the caller.
             unsafe {
-                match B::MIN {
+                match kind.min {
                     true => strip.group::<true>(args, g, panels, &ahead),
                     false => strip.group::<false>(args, g, panels, &ahead),
                 }
@@ -85,7 +92,7 @@ unsafe fn strips<B: Block, T: Tiles>(args: &Matmul<'_>) {
         }
         // SAFETY: by the caller.
         unsafe {
-            match B::MIN {
+            match kind.min {
                 true => strip.finish::<true>(),
                 false => strip.finish::<false>(),
             }

@@ -63,6 +63,7 @@ impl Square<i32> {
 /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has what the
 ///   functions need. `args.store` is `Set` or `Continue`.
 /// - `n_max` is a multiple of [`TOKENS`], or no limit; `tiled` takes all such numbers of tokens up to it.
+#[inline(never)] // Not in the products of each type.
 unsafe fn split(args: &Matmul<'_>, n_max: usize, tiled: Product, rest: Product) {
     let (start, end) = (args.tokens.start, args.tokens.end);
     let n = (end - start) / TOKENS * TOKENS;

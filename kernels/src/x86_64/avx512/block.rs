@@ -1,7 +1,7 @@
 //! Products of types with a scale per 32 columns.
 
 use super::Few;
-use super::products::matmul;
+use super::products::{FEW, matmul};
 use super::tile::{self, BlockTile, STRIP_PANELS};
 use super::{add_dots, halves, start};
 use crate::activation::{BLOCK_COLS, blocks_in_group};
@@ -25,6 +25,10 @@ matmul!(Block);
 /// - As [`matmul`]; there are 1 to `T` tokens.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
 unsafe fn few_tokens<B: Block, const T: usize>(args: &Matmul<'_>) {
+    if T > 1 && B::SHARED {
+        // SAFETY: by the caller.
+        return unsafe { few_unpacked(args, B::BYTES, &kind::<B>()) };
+    }
     let n_cols = args.layout.n_cols();
     let few = Few::<T>::new(args, true);
     let ahead = Stream::new(T, B::BYTES, args.prefetch);
@@ -115,6 +119,57 @@ unsafe fn add_block<B: Block, const T: usize>(
     }
 }
 
+/// The product with up to [`FEW`] tokens of a type without minima: a group is unpacked into memory first.
+///
+/// # Safety
+/// - As [`matmul`]; there are 1 to [`FEW`] tokens.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
+#[inline(never)] // One function for all types.
+unsafe fn few_unpacked(args: &Matmul<'_>, block_bytes: usize, kind: &BlockKind) {
+    const T: usize = FEW;
+    let n_cols = args.layout.n_cols();
+    let few = Few::<T>::new(args, true);
+    let ahead = Stream::new(T, block_bytes, args.prefetch);
+    let (mut w, mut scales) = (UnpackedBlocks::EMPTY, BlockScales::EMPTY);
+    for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
+        args.prefetch_beside(row, 1, 0, 1);
+        let panel = args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..].as_ptr();
+        let out = Out::new(args, row);
+        // SAFETY: the outputs are readable if there were columns before, by the caller.
+        let mut acc = unsafe { few.start(out, args.store.starts()) };
+        for g in 0..n_cols.div_ceil(GROUP) {
+            let x = core::array::from_fn(|t| few.x[t].skip_blocks(8 * g));
+            // SAFETY: rows have whole groups of scales and sums; the panel is whole.
+            unsafe {
+                scales.gather(&x, kind.offset, false);
+                (kind.unpack)(panel, n_cols, g, &mut w);
+            }
+            for b in 0..blocks_in_group(n_cols, g) {
+                ahead.prefetch(panel.wrapping_add((8 * g + b) * block_bytes), block_bytes);
+                let x = x.map(|x| x.q.wrapping_add(BLOCK_COLS * b));
+                let lines = &w.lines[8 * b..][..8];
+                // SAFETY: the block's codes are at each of `x`, by the caller.
+                unsafe {
+                    let line = |i: usize| _mm512_load_si512(lines[i].as_ptr().cast());
+                    let mut dots = [_mm512_setzero_si512(); T];
+                    for (dot, correction) in dots.iter_mut().zip(&scales.correction) {
+                        *dot = start::<T>(&correction[b]);
+                    }
+                    add_dots::<0, T>(&mut dots, [line(0), line(1), line(2), line(3)], &x);
+                    add_dots::<16, T>(&mut dots, [line(4), line(5), line(6), line(7)], &x);
+                    let d_w = _mm512_load_ps(w.d[b].as_ptr());
+                    for (t, acc) in acc.iter_mut().enumerate() {
+                        let d = _mm512_mul_ps(d_w, _mm512_set1_ps(scales.d[t][b]));
+                        *acc = _mm512_fmadd_ps(d, _mm512_cvtepi32_ps(dots[t]), *acc);
+                    }
+                }
+            }
+        }
+        // SAFETY: the outputs are writable, by the caller.
+        unsafe { few.store(&acc, out) };
+    }
+}
+
 /// Unpacks group `g` of a panel.
 ///
 /// # Safety
@@ -130,7 +185,7 @@ pub(crate) unsafe fn unpack<B: Block>(
     unsafe { unpack_blocks::<B, __m512i>(panel, n_cols, g, out) };
 }
 
-const fn kind<B: Block>() -> BlockKind {
+pub(crate) const fn kind<B: Block>() -> BlockKind {
     BlockKind {
         unpack: unpack::<B>,
         offsets: B::offsets,

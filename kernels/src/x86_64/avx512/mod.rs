@@ -33,7 +33,7 @@ mod tile;
 
 #[cfg(test)]
 pub(crate) use block::matmul_split_otherwise as block_matmul_split_otherwise;
-pub(crate) use block::{matmul as block_matmul, unpack as unpack_blocks};
+pub(crate) use block::{kind as block_kind, matmul as block_matmul};
 pub(crate) use float::{bf16_matmul, matmul as float_matmul};
 pub(crate) use products::Product;
 #[cfg(test)]
