@@ -12,6 +12,7 @@
 mod experts;
 mod folders;
 mod gate;
+mod predictor;
 mod seeds;
 
 use crate::run::Aligned;
@@ -36,6 +37,7 @@ use std::time::UNIX_EPOCH;
 pub use experts::trace;
 pub use folders::{adapter, body, config_json, hub, prompt_cache, tiktoken, wordpiece};
 pub use gate::{csv, wav, wfdb};
+pub use predictor::predictor;
 pub use seeds::seeds;
 
 /// A kind of file, and what is done with it.
@@ -56,7 +58,7 @@ macro_rules! targets {
 /// All of them.
 pub const TARGETS: &[Target] = targets! {
     gguf slc uth imatrix chat_template safetensors tokenizer_json sentencepiece gbnf json_schema trace wav csv wfdb
-    config_json wordpiece tiktoken adapter prompt_cache hub body
+    config_json wordpiece tiktoken adapter prompt_cache hub body predictor
 };
 
 /// A GGUF file: every accessor, the tokenizer, the configuration, the plans and, if they are small, the

@@ -146,7 +146,7 @@ impl<'a> Linear<'a> {
     fn strips_at_once(&self, pass: &Pass<'_>) -> usize {
         let strip = self.strip_rows() * self.n_rows_in.clamp(1, TILE_TOKENS);
         let mut floats = pass.common.products.len();
-        if !self.leaves_out(pass, &self.weight, Form::Neurons) {
+        if !self.skips_columns(&self.weight) {
             floats = floats.min(TILE_FLOATS);
         }
         if let Epilogue::Gated(_) = self.epilogue {
@@ -363,9 +363,8 @@ impl<'a> Linear<'a> {
         rows: Range<usize>,
         beside: &[Beside],
     ) {
-        let skips = self.leaves_out(pass, weight, Form::Neurons);
         let args = self.product(pass, weight, tile, rows, beside);
-        match skips {
+        match self.skips_columns(weight) {
             // SAFETY: the tile is this worker's own and holds tokens × rows floats.
             true => unsafe { pass.table.matmul_skipping(&args) },
             // SAFETY: as above.

@@ -90,6 +90,9 @@ pub(super) const NO_ENTRY: u32 = u32::MAX;
 pub(super) fn activations_of(config: &ModelConfig, limits: &EngineLimits) -> LayerActivations {
     let mut all = config.activations.with(activations_of_sites(limits));
     all.stream |= limits.predictor.kinds;
+    if limits.predictor.has_experts {
+        all.experts |= limits.predictor.kinds;
+    }
     all
 }
 

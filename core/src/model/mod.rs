@@ -58,7 +58,8 @@ pub use place::{Residency, Tables};
 pub use plan::{ExpertMatrices, ModelPlan};
 pub(crate) use predictor::LayerPredictor;
 pub use predictor::{
-    Predictor, PredictorLimits, PredictorPlan, THRESHOLDS as PREDICTOR_THRESHOLDS,
+    DENSE as PREDICTOR_DENSE, Predictor, PredictorLimits, PredictorPlan,
+    THRESHOLDS as PREDICTOR_THRESHOLDS,
 };
 pub(crate) use ranges::{HEAD_DIM_NORMED_MAX, SSM_TAPS_MAX};
 pub use rope::{LongRope, Rope, RopeConfig, RopeScaling, RopeScalingKind, Yarn};

@@ -3,14 +3,16 @@
 //! A layer's scores are `up · (down · x) + bias`, or `up · x` without a down; neurons whose score is above the
 //! layer's threshold are computed. They come from files of their own, `MODEL.sparse.gguf`, or are part of PowerInfer's
 //! model files: there x is the residual stream without a norm, and a ReLU stands between the two matrices.
+//!
+//! Each expert of a mixture has its own, or none: matrices of a layer's experts are stacked, as the model's are. An expert
+//! whose threshold is [`DENSE`] is computed whole.
 
 mod tensors;
 
 use super::arch::PowerInfer;
 use super::config::ModelConfig;
 use super::error::ModelError;
-use super::kind::Channel;
-use super::refs::{MatrixRef, VectorRef};
+use super::refs::{MatrixRef, VectorRef, floats};
 use super::weight::Weight;
 use crate::gguf::source::TensorSource;
 use crate::gguf::{Gguf, TensorInfo};
@@ -18,10 +20,12 @@ use crate::kernels::activation::ActivationKinds;
 use crate::kernels::bytes::{Pod, cast};
 use crate::memory::{ALIGN, Arena, MemoryPlan};
 use core::fmt;
-use tensors::{Matrix, Names};
+use tensors::{Matrix, Names, Network, Tensors};
 
 /// The key of the threshold of each layer's scores, in files of predictors.
 pub const THRESHOLDS: &str = "predictor.thresholds";
+/// The threshold of an expert without a predictor.
+pub const DENSE: f32 = f32::MIN;
 
 /// What an engine needs to have room for a predictor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +34,8 @@ pub struct PredictorLimits {
     pub rank: usize,
     /// The kinds of activations that its matrices read; empty for no predictor.
     pub kinds: ActivationKinds,
+    /// Whether experts have some.
+    pub has_experts: bool,
 }
 
 impl PredictorLimits {
@@ -37,6 +43,7 @@ impl PredictorLimits {
     pub const NONE: Self = Self {
         rank: 0,
         kinds: ActivationKinds::empty(),
+        has_experts: false,
     };
 
     /// Whether there is a predictor.
@@ -66,9 +73,11 @@ struct LayerRef {
     up: MatrixRef,
     /// The bits of an f32.
     threshold: usize,
+    /// A threshold for each expert.
+    thresholds: VectorRef,
 }
 
-const _: () = assert!(size_of::<LayerRef>() == 23 * size_of::<usize>());
+const _: () = assert!(size_of::<LayerRef>() == 25 * size_of::<usize>());
 // SAFETY: repr(C) of `usize` alone, without padding by the assertion above.
 unsafe impl Pod for LayerRef {}
 
@@ -126,8 +135,9 @@ impl PredictorPlan {
                 continue;
             };
             plan.n_layer += 1;
+            plan.limits.has_experts |= tensors.thresholds.is_some();
             for (_, layout) in tensors.matrices() {
-                plan.add(layout.bytes());
+                plan.add(tensors.n_networks * layout.bytes());
                 plan.row_bytes = plan.row_bytes.max(layout.gguf_row_bytes());
                 plan.limits.kinds |= ActivationKinds::for_weights(layout.ty());
             }
@@ -135,7 +145,10 @@ impl PredictorPlan {
                 plan.limits.rank = plan.limits.rank.max(down.n_rows());
             }
             if tensors.bias.is_some() {
-                plan.add(4 * tensors.up.1.n_rows());
+                plan.add(4 * tensors.n_networks * tensors.up.1.n_rows());
+            }
+            if tensors.thresholds.is_some() {
+                plan.add(4 * tensors.n_networks);
             }
         }
         if plan.n_layer == 0 {
@@ -185,15 +198,11 @@ impl<'p> Predictor<'p> {
                 row,
                 end,
             };
-            let bias = match &tensors.bias {
-                Some(bias) => Some(reader.vector(bias, tensors.up.1.n_rows())?),
-                None => None,
-            };
-            place.up = reader.matrix(&tensors.up, bias)?;
-            if let Some(down) = &tensors.down {
-                place.down = reader.matrix(down, None)?;
+            *place = reader.layer(&tensors)?;
+            if tensors.thresholds.is_none() {
+                let threshold = threshold(gguf, names.is_of_stream, layer)?;
+                place.threshold = threshold.to_bits() as usize;
             }
-            place.threshold = threshold(gguf, names.is_of_stream, layer)?.to_bits() as usize;
             end = reader.end;
         }
         Ok(Self {
@@ -221,17 +230,37 @@ impl<'p> Predictor<'p> {
         self.is_of_stream
     }
 
-    /// The predictor of a layer, if it has one.
+    /// Rows of the first matrix of a layer's predictors; 0 without such a matrix.
+    pub(crate) fn rank(&self, layer: usize) -> usize {
+        match &self.layers[layer].down {
+            down if down.is_there() => down.layout().n_rows(),
+            _ => 0,
+        }
+    }
+
+    /// Rows of a strip of work in the matrices of a layer that has a predictor.
+    pub(crate) fn strip_rows(&self, layer: usize) -> usize {
+        self.layers[layer].up.layout().strip_rows()
+    }
+
+    /// The predictor of a layer's dense network, if it has one.
     pub(crate) fn layer(&self, layer: usize) -> Option<LayerPredictor<'p>> {
+        self.network(layer, 0)
+    }
+
+    /// The predictor of a layer's dense network, or of an expert, if it has one.
+    pub(crate) fn network(&self, layer: usize, expert: u32) -> Option<LayerPredictor<'p>> {
         let layer = self.layers.get(layer).filter(|layer| layer.up.is_there())?;
-        #[expect(clippy::cast_possible_truncation, reason = "made from 32 bits")]
-        let threshold = f32::from_bits(layer.threshold as u32);
-        Some(LayerPredictor {
-            down: layer
-                .down
-                .is_there()
-                .then(|| layer.down.weight(self.memory)),
-            up: layer.up.weight(self.memory),
+        let expert = expert as usize;
+        let matrix = |matrix: &MatrixRef| matrix.of_expert(expert).weight(self.memory);
+        let threshold = match floats(self.memory, &layer.thresholds) {
+            #[expect(clippy::cast_possible_truncation, reason = "made from 32 bits")]
+            [] => f32::from_bits(layer.threshold as u32),
+            thresholds => thresholds[expert],
+        };
+        (threshold > DENSE).then(|| LayerPredictor {
+            down: layer.down.is_there().then(|| matrix(&layer.down)),
+            up: matrix(&layer.up),
             threshold,
         })
     }
@@ -245,8 +274,12 @@ impl<'p> Predictor<'p> {
                 false => layer.up,
             };
             is_whole
-                || n_ff(config, index) == Some(layer.up.layout().n_rows())
-                    && first.layout().n_cols() == config.n_embd
+                || Network::of(config, index).is_some_and(|network| {
+                    let n_expert = network.n_expert.unwrap_or(0);
+                    network.n_ff == layer.up.layout().n_rows()
+                        && network.n_in == first.layout().n_cols()
+                        && n_expert == layer.thresholds.len
+                })
         };
         self.layers.len() == config.n_layer() && self.layers.iter().enumerate().all(fits)
     }
@@ -257,15 +290,8 @@ impl LayerRef {
         down: MatrixRef::EMPTY,
         up: MatrixRef::EMPTY,
         threshold: 0,
+        thresholds: VectorRef::EMPTY,
     };
-}
-
-/// Neurons of a layer's dense network.
-fn n_ff(config: &ModelConfig, layer: usize) -> Option<usize> {
-    match &config.kind(layer).channel {
-        Channel::Ffn(shape) => Some(shape.n_ff),
-        Channel::Experts(_) | Channel::None => None,
-    }
 }
 
 /// The threshold of a layer's scores.
@@ -310,20 +336,40 @@ impl Reader<'_> {
         start
     }
 
-    fn matrix(
+    fn layer(&mut self, tensors: &Tensors<'_>) -> Result<LayerRef, ModelError> {
+        let (n, mut layer) = (tensors.n_networks, LayerRef::EMPTY);
+        let bias = match &tensors.bias {
+            Some(bias) => Some(self.vector(bias, n * tensors.up.1.n_rows())?),
+            None => None,
+        };
+        layer.up = self.matrices(&tensors.up, n, bias)?;
+        if let Some(down) = &tensors.down {
+            layer.down = self.matrices(down, n, None)?;
+        }
+        if let Some(thresholds) = &tensors.thresholds {
+            layer.thresholds = self.vector(thresholds, n)?;
+        }
+        Ok(layer)
+    }
+
+    /// The first of `n` matrices, each of which has the layout.
+    fn matrices(
         &mut self,
         (tensor, layout): &Matrix<'_>,
+        n: usize,
         bias: Option<VectorRef>,
     ) -> Result<MatrixRef, ModelError> {
-        let offset = self.place(layout.bytes());
+        let (bytes, n_rows) = (layout.bytes(), layout.n_rows());
+        let first = self.place(n * bytes);
         let row = &mut self.row[..layout.gguf_row_bytes()];
-        for index in 0..layout.n_rows() {
+        for index in 0..n * n_rows {
             read(self.source, tensor, (index * row.len()) as u64, row)?;
+            let (offset, index) = (first + index / n_rows * bytes, index % n_rows);
             let band = layout.byte_range(layout.band(index));
             let band = &mut self.weights[offset + band.start..offset + band.end];
             layout.pack_row(index, row, band);
         }
-        Ok(MatrixRef::new(layout, offset, bias))
+        Ok(MatrixRef::new(layout, first, bias).with_stride(bytes))
     }
 
     fn vector(&mut self, tensor: &TensorInfo<'_>, len: usize) -> Result<VectorRef, ModelError> {

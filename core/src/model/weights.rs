@@ -155,6 +155,15 @@ impl<'w> ModelWeights<'w> {
         self.matrix(&self.layers[layer], site)
     }
 
+    /// The matrix of an expert at a site of experts.
+    ///
+    /// # Panics
+    /// If the layer has none, or experts are not in memory.
+    pub fn expert(&self, layer: usize, site: Site, expert: u32) -> Weight<'w> {
+        let panels = self.expert_bytes(layer, site, expert as usize);
+        self.expert_matrix(&self.layers[layer], site, expert, panels)
+    }
+
     /// A vector of a layer that is not a norm, if it has it.
     pub(crate) fn vector(&self, layer: &Layer, vector: Vector) -> Option<&'w [f32]> {
         debug_assert!(layer.norms[vector as usize] == NormKind::RMS);

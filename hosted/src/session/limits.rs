@@ -121,9 +121,10 @@ impl Limits {
             adapter_kinds: self.adapter_kinds,
             observes: self.observes,
             selects: self.selects,
+            // Those who observe may calibrate such a mode.
             ranks_gates: match sparse {
                 Some(Sparse::Approximate(asked)) => asked.ranks_gates(),
-                _ => false,
+                _ => self.observes,
             },
             cold_neurons: model.experts().is_some_and(ExpertStore::lends_neurons),
             predictor: match sparse {

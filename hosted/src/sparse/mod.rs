@@ -5,6 +5,6 @@
 
 pub use crate::sparse_modes::{
     NormsError, PREDICTOR_ARCHITECTURE, PREDICTOR_MODEL, SparseError, SparseFile, SparseFileError,
-    SparseMode, SparseModeError, SparsePlan, SparseRule, default_signal, neuron_norms,
-    predictor_beside, signal_name, signal_of,
+    SparseMode, SparseModeError, SparsePlan, SparseRule, compares_gates, default_signal,
+    neuron_norms, predictor_beside, shares_between, signal_name, signal_of,
 };

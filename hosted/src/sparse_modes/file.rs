@@ -26,6 +26,8 @@ pub struct SparseFile {
     pub densities: Vec<f64>,
     /// Shares of the layers for densities of the whole model, in ascending order.
     pub shares: Vec<(f64, Vec<f32>)>,
+    /// The divergence with a half and with a quarter of the active neurons of each layer alone, in nats per token.
+    pub alone: Vec<[f64; 2]>,
     /// The measured divergence from the whole model, in nats per token, if it was asked for.
     pub kl: Option<f64>,
 }
@@ -58,7 +60,8 @@ impl SparseFile {
         };
         let is_text = path.extension().is_some_and(|end| end == "json");
         if !is_text {
-            let why = "expected a .json file of sluice sparsify; predictors are not available yet";
+            let why =
+                "expected a .json file of sluice sparsify: --sparse predictor reads other files";
             return Err(error(why.into()));
         }
         let text = std::fs::read(path).map_err(|reason| error(reason.to_string()))?;
@@ -104,6 +107,11 @@ impl SparseFile {
             .map(|pair| row(pair).ok_or_else(|| wrong("shares")))
             .collect::<Result<_, _>>()?;
         shares.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let pair = |pair: &Value| Some([pair[0].as_f64()?, pair[1].as_f64()?]);
+        let alone = value["divergence_alone"].as_object();
+        let alone = alone.ok_or_else(|| wrong("divergence_alone"))?;
+        let of_layer = |i: usize| alone.get(&i.to_string()).and_then(pair);
+        let alone: Option<Vec<_>> = (0..n_layer).map(of_layer).collect();
         Ok(Self {
             fingerprint: text("generated_at")?.to_owned(),
             model: text("model")?.to_owned(),
@@ -114,6 +122,7 @@ impl SparseFile {
             densities: of_layers("densities")?,
             thresholds,
             shares,
+            alone: alone.ok_or_else(|| wrong("divergence_alone"))?,
             kl: value["kl_divergence"].as_f64(),
         })
     }
@@ -132,6 +141,12 @@ impl SparseFile {
             .shares
             .iter()
             .map(|(density, row)| (density.to_string(), json!(row)))
+            .collect();
+        let alone: Map<String, Value> = self
+            .alone
+            .iter()
+            .enumerate()
+            .map(|(i, pair)| (i.to_string(), json!(pair)))
             .collect();
         let value = json!({
             "schema_version": SCHEMA_VERSION,
@@ -153,6 +168,7 @@ impl SparseFile {
             "signal": signal_name(self.signal),
             "densities": by_layer(&self.densities),
             "shares": shares,
+            "divergence_alone": alone,
             "kl_divergence": self.kl,
         });
         format!("{value:#}\n")
@@ -161,19 +177,24 @@ impl SparseFile {
     /// The shares of the layers for a density of the whole model, between the file's; `None` outside of them.
     #[must_use]
     pub fn shares_at(&self, density: f64) -> Option<Vec<f32>> {
-        let above = self
-            .shares
-            .iter()
-            .position(|(known, _)| *known >= density - 1e-9)?;
-        let (high, upper) = &self.shares[above];
-        if (high - density).abs() < 1e-9 {
-            return Some(upper.clone());
-        }
-        let (low, lower) = &self.shares[above.checked_sub(1)?];
-        let part = narrow((density - low) / (high - low));
-        let between = lower.iter().zip(upper).map(|(a, b)| a + part * (b - a));
-        Some(between.collect())
+        shares_between(&self.shares, density)
     }
+}
+
+/// Shares for a density between those of a list in ascending order; `None` outside of them.
+#[must_use]
+pub fn shares_between(shares: &[(f64, Vec<f32>)], density: f64) -> Option<Vec<f32>> {
+    let above = shares
+        .iter()
+        .position(|(known, _)| *known >= density - 1e-9)?;
+    let (high, upper) = &shares[above];
+    if (high - density).abs() < 1e-9 {
+        return Some(upper.clone());
+    }
+    let (low, lower) = &shares[above.checked_sub(1)?];
+    let part = narrow((density - low) / (high - low));
+    let between = lower.iter().zip(upper).map(|(a, b)| a + part * (b - a));
+    Some(between.collect())
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "rounded")]
@@ -199,6 +220,7 @@ mod tests {
             thresholds: vec![0.1, 1e-9, 3.5],
             densities: vec![0.2, 0.3, 0.4],
             shares: vec![(0.25, vec![0.2, 0.3, 0.25]), (0.5, vec![0.4, 0.6, 0.5])],
+            alone: vec![[0.01, 0.1]; 3],
             kl: Some(0.01),
         }
     }
@@ -241,6 +263,7 @@ mod tests {
             "densities",
             "shares",
             "signal",
+            "divergence_alone",
         ] {
             let mut value = whole.clone();
             value[name] = Value::Null;

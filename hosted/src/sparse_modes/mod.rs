@@ -10,8 +10,8 @@ mod predictor;
 
 pub use error::SparseError;
 pub(crate) use error::Subject;
-pub use file::{SparseFile, SparseFileError};
+pub use file::{SparseFile, SparseFileError, shares_between};
 pub use mode::{SparseMode, SparseModeError, SparseRule, signal_name, signal_of};
 pub(crate) use plan::SparseSetup;
-pub use plan::{NormsError, SparsePlan, default_signal, neuron_norms};
+pub use plan::{NormsError, SparsePlan, compares_gates, default_signal, neuron_norms};
 pub use predictor::{PREDICTOR_ARCHITECTURE, PREDICTOR_MODEL, predictor_beside};

@@ -253,7 +253,7 @@ impl SparseSetup {
             let why = "the model's networks have no gates: use the signal product or contribution";
             return Err(SparseError::Model { mode, why });
         }
-        if is_gate && !is_local && !ranks_gates(config) {
+        if is_gate && !is_local && !compares_gates(config) {
             let why = "gates are not compared in models with an expert for all tokens: use the signal product or contribution, or threshold";
             return Err(SparseError::Model { mode, why });
         }
@@ -272,14 +272,15 @@ fn own_signal(asked: Option<NeuronSignal>, config: &ModelConfig) -> NeuronSignal
 
 /// As [`own_signal`], where neurons of a row are compared.
 fn ranked_signal(asked: Option<NeuronSignal>, config: &ModelConfig) -> NeuronSignal {
-    match ranks_gates(config) {
+    match compares_gates(config) {
         true => own_signal(asked, config),
         false => asked.unwrap_or(NeuronSignal::Contribution),
     }
 }
 
-/// Whether gates of a row can be compared before up is computed.
-fn ranks_gates(config: &ModelConfig) -> bool {
+/// Whether gates of a row can be compared before up is computed, if experts are in memory.
+#[must_use]
+pub fn compares_gates(config: &ModelConfig) -> bool {
     config.experts().all(|shape| shape.shared.is_none())
 }
 

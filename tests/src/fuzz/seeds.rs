@@ -51,6 +51,7 @@ pub fn seeds(name: &str) -> Vec<Vec<u8>> {
             vec![read("adapters/llama/two.gguf"), peft(), torch.join(&0)]
         }
         "prompt_cache" => vec![saved_state()],
+        "predictor" => super::predictor::seeds(),
         "hub" => HUB_ANSWERS.map(|text| text.into()).into(),
         "body" => BODIES.map(|text| text.into()).into(),
         "wfdb" => vec![b"\x01\x00\x78\xff\x01\xf0\xff".to_vec()],

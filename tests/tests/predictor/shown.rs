@@ -63,14 +63,11 @@ fn choices_are_shown_with_all_values_and_change_no_bit() {
             assert_eq!(*first.get_or_insert(seen), seen);
             let [one, other] = counts.each_ref().map(NeuronCounts::get);
             assert_eq!(one.n + other.n, found.1.n);
-            assert_eq!(
-                one.bytes_skipped + other.bytes_skipped,
-                found.1.bytes_skipped
-            );
+            assert_eq!(one.n_skipped + other.n_skipped, found.1.n_skipped);
             if chunk == 1 {
-                // Without an observer, those that are not chosen are skipped.
-                let chosen: usize = seen.iter().map(|sums| sums[2]).sum();
-                assert_eq!(whole.n - whole.n_skipped, chosen);
+                // Without an observer, up is read of neurons that are chosen and whose gate is not 0.
+                let both: usize = seen.iter().map(|sums| sums[3]).sum();
+                assert_eq!(whole.n - whole.n_skipped, both);
             }
         }
     })

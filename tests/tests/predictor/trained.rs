@@ -8,7 +8,7 @@ use sluice::model::ModelSource;
 use sluice::sparse::{SparseMode, SparseRule, predictor_beside};
 use sluice::{Limits, Model, Session, Team};
 use sluice_core::gguf::Gguf;
-use sluice_core::model::PREDICTOR_THRESHOLDS;
+use sluice_core::model::{PREDICTOR_DENSE, PREDICTOR_THRESHOLDS};
 use sluice_make::predictor::{PredictorKind, PredictorOptions, TrainedPredictor, train};
 use sluice_tests::build::{Shape, Vocab};
 use sluice_tests::shared;
@@ -109,7 +109,8 @@ fn predictors_of_a_trained_model_find_its_active_neurons() {
     for kind in PredictorKind::ALL {
         let options = options(kind, 1);
         let trained = train(&mut reading, chunks, &options, |_, _| ()).unwrap();
-        for layer in &trained.layers {
+        assert_eq!((trained.networks.len(), trained.n_layer), (6, 6));
+        for layer in &trained.networks {
             let found = layer.measured.unwrap();
             assert!(found.recall >= 0.95, "{kind:?} {found:?}");
             assert!(found.energy_recall >= 0.98, "{kind:?} {found:?}");
@@ -158,7 +159,82 @@ fn predictors_of_a_trained_model_find_its_active_neurons() {
     let mut strict = options(PredictorKind::Svd, 1);
     (strict.recall, strict.rank) = (1.0, 32);
     let trained = train(&mut reading, &chunks[..8], &strict, |_, _| ()).unwrap();
-    assert!(trained.layers.iter().any(|layer| layer.trained.is_none()));
+    let mut networks = trained.networks.iter();
+    assert!(networks.any(|network| network.trained.is_none()));
+}
+
+/// A mixture of which one expert is never chosen: the router has two opposite rows and two of zeros.
+#[test]
+fn each_expert_has_a_predictor_or_is_left_dense() {
+    let shape = Shape {
+        vocab: Vocab::SentencePiece,
+        n_vocab: 24,
+        n_expert: 4,
+        n_expert_used: 2,
+        ..SHAPE
+    };
+    let mut file = shape.file();
+    file.set("llama.activation", "relu");
+    for layer in 0..shape.n_layer {
+        let router = file.tensor(&format!("blk.{layer}.ffn_gate_inp.weight"));
+        let row_bytes = router.data.len() / 4;
+        let floats = router.data[..row_bytes].as_chunks().0.to_vec();
+        let opposite = floats
+            .iter()
+            .flat_map(|x| (-f32::from_le_bytes(*x)).to_le_bytes());
+        let opposite: Vec<u8> = opposite.collect();
+        router.data[row_bytes..2 * row_bytes].copy_from_slice(&opposite);
+        router.data[2 * row_bytes..].fill(0);
+    }
+    let folder = Folder::new("experts", &file.bytes());
+    let (model, team) = load(&folder.model(), SparseMode::Off).unwrap();
+    let ids: Vec<u32> = (0..42 * 64u32).map(|i| (i * i / 7 + 3 * i) % 24).collect();
+    let chunks: Vec<&[u32]> = ids.chunks_exact(64).collect();
+    let (chunks, others) = chunks.split_at(40);
+    let mut reading = session(&model, &team, true);
+    let dense = log_probabilities(&mut reading, others);
+    for kind in [PredictorKind::Ridge, PredictorKind::Svd] {
+        // Random gates have no few directions: the whole rank.
+        let options = |n_threads| PredictorOptions {
+            rank: 288,
+            ..options(kind, n_threads)
+        };
+        let trained = train(&mut reading, chunks, &options(1), |_, _| ()).unwrap();
+        assert_eq!((trained.networks.len(), trained.n_layer), (8, 2));
+        for network in &trained.networks {
+            let is_starved = network.expert == Some(3);
+            assert_eq!(network.measured.is_none(), is_starved, "{network:?}");
+            assert_eq!(network.n_rows == 0, is_starved);
+            let Some(found) = network.measured else {
+                assert!(network.trained.is_none());
+                continue;
+            };
+            assert!(found.recall >= 0.95, "{kind:?} {found:?}");
+            assert!(found.energy_recall > 0.98, "{kind:?} {found:?}");
+            // One whose neurons are nearly all active saves nothing.
+            assert_eq!(
+                network.trained.is_some(),
+                found.selected <= 0.9,
+                "{network:?}"
+            );
+        }
+        let experts = trained.networks.iter();
+        let with_one: Vec<_> = experts.filter(|it| it.trained.is_some()).collect();
+        assert!((0..2).all(|layer| with_one.iter().any(|it| it.layer == layer)));
+        let bytes = write(&trained, &options(1), &model);
+        let again = train(&mut reading, chunks, &options(3), |_, _| ()).unwrap();
+        assert!(write(&again, &options(3), &model) == bytes, "{kind:?}");
+        let gguf = Gguf::parse(&bytes, bytes.len() as u64).unwrap();
+        let thresholds = gguf.tensor("blk.1.ffn_pred_up_exps.threshold").unwrap();
+        let at = usize::try_from(thresholds.offset).unwrap();
+        let last = bytes[at + 12..at + 16].try_into().unwrap();
+        assert_eq!(f32::from_le_bytes(last), PREDICTOR_DENSE);
+        let (sparse, team) = load(&folder.model(), PREDICTOR).unwrap();
+        let found = log_probabilities(&mut session(&sparse, &team, false), others);
+        let pairs = dense.iter().zip(&found);
+        let kl = pairs.map(|(p, q)| divergence(p, q)).sum::<f64>() / dense.len() as f64;
+        assert!(kl > 0.0 && kl <= 0.01, "{kind:?} {kl}");
+    }
 }
 
 fn divergence(p: &[f64], q: &[f64]) -> f64 {

@@ -35,6 +35,12 @@ impl Linear<'_> {
             && pass.options.sparse != Sparse::Off
     }
 
+    /// Whether columns whose codes are 0 may be skipped in a product with `weight`: no bit changes, and with all columns
+    /// it is the fastest product of such a matrix.
+    pub(super) const fn skips_columns(&self, weight: &Weight<'_>) -> bool {
+        matches!(weight.layout.form(), Form::Neurons) && self.n_rows_in <= ROWS_MAX
+    }
+
     /// Fills the tile of an up matrix with the products of the neurons whose gates are not 0 in all rows, or that a row
     /// keeps, and with 0 elsewhere; `false` if it has to be computed whole.
     // A frame of its own, so that products of whole matrices do not need its lists on their stack.

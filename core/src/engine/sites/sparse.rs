@@ -11,7 +11,8 @@ pub enum Sparse<'s> {
     /// Those that change no bit: up of neurons whose gate the activation sets to 0, down of those whose code is 0.
     #[default]
     Exact,
-    /// None.
+    /// None: all rows of gate and up are read. Columns of down whose codes are 0 are skipped all the same: that product is the
+    /// fastest one.
     Off,
     /// In addition those that change little, in files of any form and steps of any length: a function of each row alone.
     Approximate(Approximation<'s>),

@@ -1,12 +1,40 @@
 //! The tensors of predictors in files.
 
-use super::n_ff;
 use crate::gguf::{Gguf, TensorInfo};
 use crate::kernels::GgmlType;
 use crate::kernels::panel::PanelLayout;
 use crate::model::arch::PowerInfer;
 use crate::model::config::ModelConfig;
 use crate::model::error::{ModelError, Name};
+use crate::model::kind::Channel;
+
+/// What a predictor has to fit: a layer's dense network, or its experts.
+#[derive(Clone, Copy)]
+pub(super) struct Network {
+    /// Elements of the rows that it reads.
+    pub(super) n_in: usize,
+    pub(super) n_ff: usize,
+    /// Number of experts.
+    pub(super) n_expert: Option<usize>,
+}
+
+impl Network {
+    pub(super) fn of(config: &ModelConfig, layer: usize) -> Option<Self> {
+        match &config.kind(layer).channel {
+            Channel::Ffn(shape) => Some(Self {
+                n_in: config.n_embd,
+                n_ff: shape.n_ff,
+                n_expert: None,
+            }),
+            Channel::Experts(shape) => Some(Self {
+                n_in: shape.width(config.n_embd),
+                n_ff: shape.n_ff,
+                n_expert: Some(shape.n_expert),
+            }),
+            Channel::None => None,
+        }
+    }
+}
 
 /// The names of a file's tensors.
 pub(super) struct Names {
@@ -24,6 +52,10 @@ pub(super) struct Tensors<'a> {
     pub(super) down: Option<Matrix<'a>>,
     pub(super) up: Matrix<'a>,
     pub(super) bias: Option<TensorInfo<'a>>,
+    /// Of each expert.
+    pub(super) thresholds: Option<TensorInfo<'a>>,
+    /// Number of experts; 1 for a dense network.
+    pub(super) n_networks: usize,
 }
 
 impl<'a> Tensors<'a> {
@@ -50,11 +82,7 @@ impl Names {
 
     /// The tensor that every predictor of the first layer has.
     pub(super) fn first(&self) -> Name {
-        self.tensor(0, self.up, "weight")
-    }
-
-    fn tensor(&self, block: usize, part: &str, kind: &str) -> Name {
-        Name::format(format_args!("blk.{block}.{part}.{kind}"))
+        name(0, self.up, "", "weight")
     }
 
     /// The tensors of a layer, which must fit it; `None` if it has none.
@@ -65,72 +93,100 @@ impl Names {
         layer: usize,
     ) -> Result<Option<Tensors<'a>>, ModelError> {
         let block = config.block(layer);
-        let find = |part, kind| {
-            let name = self.tensor(block, part, kind);
-            gguf.tensor(name.as_str())
+        let network = Network::of(config, layer);
+        let n_expert = network.and_then(|network| network.n_expert);
+        let find = |part, of, kind| gguf.tensor(name(block, part, of, kind).as_str());
+        let [own, other] = match n_expert {
+            None => ["", EXPERTS],
+            Some(_) => [EXPERTS, ""],
         };
-        let (up, down) = (find(self.up, "weight"), find(self.down, "weight"));
-        let Some(up) = up else {
-            return match down {
-                None => Ok(None),
-                Some(_) => Err(ModelError::MissingTensor {
-                    name: self.tensor(block, self.up, "weight"),
-                }),
-            };
-        };
-        let name = Name::from(up.name);
-        let Some(n_ff) = n_ff(config, layer) else {
-            let what = "a predictor of a layer without a dense network";
-            return Err(ModelError::NotImplemented { what, name });
+        let any = |of| find(self.up, of, "weight").or_else(|| find(self.down, of, "weight"));
+        let foreign = any(other).or_else(|| any(own).filter(|_| network.is_none()));
+        if let Some(tensor) = foreign {
+            return Err(ModelError::NotImplemented {
+                what: "a predictor of a network that the layer does not have",
+                name: tensor.name.into(),
+            });
+        }
+        let (up, down) = (find(self.up, own, "weight"), find(self.down, own, "weight"));
+        let (Some(up), Some(network)) = (up, network) else {
+            return down.map_or(Ok(None), |_| {
+                let name = name(block, self.up, own, "weight");
+                Err(ModelError::MissingTensor { name })
+            });
         };
         let rank = match &down {
             // Far below 2^64: the file holds it.
-            Some(down) => usize::try_from(down.n_rows()).unwrap_or(usize::MAX),
-            None => config.n_embd,
+            Some(down) => usize::try_from(down.dims[1]).unwrap_or(usize::MAX),
+            None => network.n_in,
         };
-        let bias = find(self.up, "bias");
+        let bias = find(self.up, own, "bias");
         if let Some(bias) = &bias {
-            check_shape(bias, 1, n_ff)?;
-            if bias.ty != GgmlType::F32 {
-                return Err(ModelError::TensorType {
-                    name: bias.name.into(),
-                    expected: GgmlType::F32,
-                    found: bias.ty,
-                });
-            }
+            check_floats(bias, [1, n_expert.unwrap_or(1), network.n_ff])?;
         }
+        let mut thresholds = None;
+        if let Some(n) = n_expert {
+            let tensor = find(self.up, own, "threshold");
+            let tensor = tensor.ok_or_else(|| ModelError::MissingTensor {
+                name: name(block, self.up, own, "threshold"),
+            })?;
+            check_floats(&tensor, [1, 1, n])?;
+            thresholds = Some(tensor);
+        }
+        let n = n_expert.unwrap_or(1);
         Ok(Some(Tensors {
-            up: matrix(up, n_ff, rank)?,
+            up: matrix(up, [n, network.n_ff, rank])?,
             down: match down {
-                Some(down) => Some(matrix(down, rank, config.n_embd)?),
+                Some(down) => Some(matrix(down, [n, rank, network.n_in])?),
                 None => None,
             },
             bias,
+            thresholds,
+            n_networks: n,
         }))
     }
 }
 
-fn check_shape(tensor: &TensorInfo<'_>, n_rows: usize, n_cols: usize) -> Result<(), ModelError> {
-    let (expected, found) = (
-        [n_rows as u64, n_cols as u64],
-        [tensor.n_rows(), tensor.dims[0]],
-    );
-    match expected == found && n_rows > 0 {
-        true => Ok(()),
-        false => Err(ModelError::TensorShape {
+fn name(block: usize, part: &str, of: &str, kind: &str) -> Name {
+    Name::format(format_args!("blk.{block}.{part}{of}.{kind}"))
+}
+
+/// Checks a tensor of numbers, of as many (experts, rows, columns).
+fn check_floats(tensor: &TensorInfo<'_>, shape: [usize; 3]) -> Result<(), ModelError> {
+    check_shape(tensor, shape)?;
+    match tensor.ty {
+        GgmlType::F32 => Ok(()),
+        found => Err(ModelError::TensorType {
             name: tensor.name.into(),
+            expected: GgmlType::F32,
+            found,
+        }),
+    }
+}
+
+fn check_shape(tensor: &TensorInfo<'_>, shape: [usize; 3]) -> Result<(), ModelError> {
+    let expected = shape.map(|n| n as u64);
+    let [n_cols, n_rows, n, more] = tensor.dims;
+    let found = [n.saturating_mul(more), n_rows, n_cols];
+    let name = tensor.name.into();
+    match (expected, found) {
+        _ if expected == found && !expected.contains(&0) => Ok(()),
+        ([1, er, ec], [1, r, c]) => Err(ModelError::TensorShape {
+            name,
+            expected: [er, ec],
+            found: [r, c],
+        }),
+        _ => Err(ModelError::ExpertShape {
+            name,
             expected,
             found,
         }),
     }
 }
 
-fn matrix<'a>(
-    tensor: TensorInfo<'a>,
-    n_rows: usize,
-    n_cols: usize,
-) -> Result<Matrix<'a>, ModelError> {
-    check_shape(&tensor, n_rows, n_cols)?;
+fn matrix(tensor: TensorInfo<'_>, shape: [usize; 3]) -> Result<Matrix<'_>, ModelError> {
+    check_shape(&tensor, shape)?;
+    let [_, n_rows, n_cols] = shape;
     match PanelLayout::new(tensor.ty, n_rows, n_cols) {
         Ok(layout) => Ok((tensor, layout)),
         Err(error) => Err(ModelError::Panel {
@@ -139,3 +195,6 @@ fn matrix<'a>(
         }),
     }
 }
+
+/// The end of the names of experts' tensors.
+const EXPERTS: &str = "_exps";

@@ -125,6 +125,8 @@ fn make(args: &SparsifyArgs, reading: &mut Reading) -> anyhow::Result<Ending> {
     let progress = |phase, done: usize, total: usize| {
         let name = match phase {
             SparsifyPhase::Counting => "reading",
+            SparsifyPhase::Alone => "layers",
+            SparsifyPhase::Sharing => "sharing",
             SparsifyPhase::Measuring => "measuring",
         };
         if bars.as_ref().is_none_or(|(of, _)| *of != phase) {

@@ -1,10 +1,12 @@
 //! What a model's networks read and do while it reads a text.
 
 use super::labels::{Labels, largest};
+use super::network::Network;
 use super::rows::{Rows, part};
 use core::ops::Range;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use sluice_core::engine::{Observer, SiteInput};
-use sluice_core::model::{Channel, ModelConfig, Site};
+use sluice_core::model::{ModelConfig, Site};
 use std::sync::{Mutex, PoisonError};
 
 /// Which neurons count as active.
@@ -16,78 +18,99 @@ pub(super) enum Active {
     Largest(f32),
 }
 
-/// A layer's rows.
+/// What a part of the text is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TextPart {
+    /// Making predictors.
+    Train = 0,
+    /// Setting thresholds.
+    Set = 1,
+    /// Measuring.
+    Measure = 2,
+}
+
+/// A network's rows.
 #[derive(Debug, Default)]
 pub(super) struct Samples {
-    /// (n_tokens, n_embd)
+    /// (n_tokens, n_in)
     pub(super) inputs: Rows,
     pub(super) labels: Labels,
-    /// What neurons are, (tokens from the first that is held back on, n_ff).
+    /// What neurons are, (n_tokens, n_ff); none of those to train with.
     pub(super) values: Rows,
+}
+
+/// A network and its rows of each part of the text.
+#[derive(Debug)]
+pub(super) struct NetworkSamples {
+    pub(super) network: Network,
+    pub(super) parts: [Samples; 3],
 }
 
 /// Collects the rows of some layers.
 #[derive(Debug)]
 pub(super) struct Collector<'n> {
     first: usize,
-    layers: Vec<Mutex<Samples>>,
-    /// The site that reads the network's input.
-    sites: Vec<Site>,
+    /// Of each layer.
+    layers: Vec<Vec<Mutex<NetworkSamples>>>,
     active: Active,
-    /// Tokens before those that are held back.
-    n_train: usize,
-    /// Norms of neurons, (layers, stride).
+    /// The [`TextPart`] that is read.
+    part: AtomicUsize,
+    /// Norms of each network's neurons.
     norms: &'n [f32],
-    stride: usize,
+    config: &'n ModelConfig,
 }
 
 impl<'n> Collector<'n> {
     pub(super) fn new(
-        config: &ModelConfig,
+        config: &'n ModelConfig,
         layers: Range<usize>,
         active: Active,
-        n_train: usize,
         norms: &'n [f32],
     ) -> Self {
-        let samples = |layer| {
-            let n_ff = n_ff(config, layer).unwrap_or(0);
-            Mutex::new(Samples {
-                inputs: Rows::zeros(0, config.n_embd),
-                labels: Labels::new(n_ff),
-                values: Rows::zeros(0, n_ff),
-            })
+        let samples = |network: Network| {
+            let part = || Samples {
+                inputs: Rows::zeros(0, network.n_in),
+                labels: Labels::new(network.n_ff),
+                values: Rows::zeros(0, network.n_ff),
+            };
+            let parts = [part(), part(), part()];
+            Mutex::new(NetworkSamples { network, parts })
         };
-        let site = |layer| match &config.kind(layer).channel {
-            Channel::Ffn(shape) if shape.is_gated => Site::FfnGate,
-            _ => Site::FfnUp,
+        let networks = |layer| {
+            let all = Network::of(config, layer).into_iter();
+            all.map(samples).collect()
         };
         Self {
             first: layers.start,
-            sites: layers.clone().map(site).collect(),
-            layers: layers.map(samples).collect(),
+            layers: layers.map(networks).collect(),
             active,
-            n_train,
+            part: AtomicUsize::new(TextPart::Train as usize),
             norms,
-            stride: config.neurons_max(),
+            config,
         }
     }
 
-    /// The rows of each layer.
-    pub(super) fn into_samples(self) -> Vec<Samples> {
-        let samples = self.layers.into_iter();
-        samples
-            .map(|layer| layer.into_inner().unwrap_or_else(PoisonError::into_inner))
+    /// Sets what the text is for that is read next.
+    pub(super) fn begin(&self, part: TextPart) {
+        self.part.store(part as usize, Ordering::Relaxed);
+    }
+
+    /// The rows of each network.
+    pub(super) fn into_samples(self) -> Vec<NetworkSamples> {
+        let networks = self.layers.into_iter().flatten();
+        networks
+            .map(|network| network.into_inner().unwrap_or_else(PoisonError::into_inner))
             .collect()
     }
 
-    fn add_neurons(&self, samples: &mut Samples, layer: usize, neurons: &[f32]) {
-        if samples.labels.n_tokens() >= self.n_train {
+    fn add_neurons(&self, samples: &mut Samples, network: &Network, neurons: &[f32]) {
+        if self.part.load(Ordering::Relaxed) != TextPart::Train as usize {
             samples.values.values.extend_from_slice(neurons);
         }
         match self.active {
             Active::NotZero => samples.labels.push(neurons.iter().map(|h| *h != 0.0)),
             Active::Largest(share) => {
-                let norms = &self.norms[layer * self.stride..];
+                let norms = network.norms(self.config, self.norms);
                 let pairs = neurons.iter().zip(norms);
                 let all: Vec<f32> = pairs.map(|(h, norm)| h.abs() * norm).collect();
                 let n = part(f64::from(share) + 0.5 / all.len() as f64, all.len());
@@ -103,27 +126,23 @@ impl Observer for Collector<'_> {
     }
 
     fn sees(&self, seen: SiteInput<'_>) {
-        let Some(at) = seen.layer.checked_sub(self.first) else {
+        let layer = seen.layer.checked_sub(self.first);
+        let Some(networks) = layer.and_then(|at| self.layers.get(at)) else {
             return;
         };
-        let (Some(layer), Some(site), None) =
-            (self.layers.get(at), self.sites.get(at), seen.expert)
-        else {
+        let Some(samples) = networks.get(seen.expert.unwrap_or(0) as usize) else {
             return;
         };
-        let mut samples = layer.lock().unwrap_or_else(PoisonError::into_inner);
-        if seen.site == *site {
+        let mut samples = samples.lock().unwrap_or_else(PoisonError::into_inner);
+        let network = samples.network;
+        let samples = &mut samples.parts[self.part.load(Ordering::Relaxed)];
+        if network.expert != seen.expert {
+            return;
+        }
+        if seen.site == network.site {
             samples.inputs.values.extend_from_slice(seen.input);
         } else if seen.site == Site::FfnDown {
-            self.add_neurons(&mut samples, seen.layer, seen.input);
+            self.add_neurons(samples, &network, seen.input);
         }
-    }
-}
-
-/// Neurons of a layer's dense network.
-pub(super) fn n_ff(config: &ModelConfig, layer: usize) -> Option<usize> {
-    match &config.kind(layer).channel {
-        Channel::Ffn(shape) => Some(shape.n_ff),
-        _ => None,
     }
 }

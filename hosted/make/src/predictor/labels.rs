@@ -25,22 +25,9 @@ impl Labels {
         }
     }
 
-    /// The number of tokens.
-    pub(super) fn n_tokens(&self) -> usize {
-        self.bits.len().checked_div(self.words).unwrap_or(0)
-    }
-
     /// Whether a neuron of a token is active.
     pub(super) fn is_active(&self, token: usize, neuron: usize) -> bool {
         self.bits[token * self.words + neuron / 64] >> (neuron % 64) & 1 == 1
-    }
-
-    /// The tokens from `token` on, which are taken from it.
-    pub(super) fn split_off(&mut self, token: usize) -> Self {
-        Self {
-            bits: self.bits.split_off(token * self.words),
-            words: self.words,
-        }
     }
 
     /// The number of active neurons of all tokens.

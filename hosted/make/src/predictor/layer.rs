@@ -1,19 +1,18 @@
-//! A layer's predictor: candidates, their thresholds, and what the best one chooses.
+//! A network's predictor: candidates, their thresholds, and what the best one chooses.
 
-use super::collect::Samples;
+use super::collect::{NetworkSamples, Samples};
 use super::cut;
 use super::fit::{self, Fit, Inputs};
-use super::labels::Labels;
 use super::rows::Rows;
 use super::write::Encoded;
 use super::{
-    LayerOutcome, PredictorError, PredictorKind, PredictorMeasure, PredictorOptions, TrainedLayer,
-    refine, signs,
+    NetworkOutcome, PredictorError, PredictorKind, PredictorMeasure, PredictorOptions,
+    TrainedLayer, refine, signs,
 };
 use core::sync::atomic::{AtomicUsize, Ordering};
 use sluice_core::kernels::neuron::Form;
 use sluice_core::kernels::panel::{PANEL_ROWS, dequantize_gguf_row};
-use sluice_core::model::{Activation, Channel, ModelConfig, ModelWeights, Site, Weight};
+use sluice_core::model::{Activation, ModelWeights, Site, Weight};
 use std::sync::Mutex;
 
 /// What layers are trained with.
@@ -23,26 +22,14 @@ pub(super) struct Training<'a> {
     pub(super) rank: usize,
     /// Norms of neurons' columns of down, [`ModelConfig::neurons_max`] for each layer.
     pub(super) norms: &'a [f32],
-    /// Tokens to train with, and then twice as many as are held back, for thresholds and for measuring.
-    pub(super) n_train: usize,
-    pub(super) n_held: usize,
 }
 
 impl Training<'_> {
-    /// Layers whose rows are in memory at once.
-    pub(super) fn layers_at_once(&self, config: &ModelConfig) -> usize {
-        let n_ff = config.neurons_max();
-        let tokens = self.n_train + 2 * self.n_held;
-        let bytes = tokens * (4 * config.n_embd + n_ff / 8) + 8 * self.n_held * n_ff;
-        (SAMPLE_BYTES / bytes.max(1)).max(1)
-    }
-
-    /// Trains layers from `first` on, each on one thread.
-    pub(super) fn layers(
+    /// Trains networks, each on one thread.
+    pub(super) fn networks(
         &self,
-        first: usize,
-        samples: Vec<Samples>,
-    ) -> Result<Vec<LayerOutcome>, PredictorError> {
+        samples: Vec<NetworkSamples>,
+    ) -> Result<Vec<NetworkOutcome>, PredictorError> {
         let n = samples.len();
         let samples: Vec<_> = samples
             .into_iter()
@@ -55,7 +42,7 @@ impl Training<'_> {
                 let Some(samples) = samples.get(i).and_then(|one| lock(one).take()) else {
                     return;
                 };
-                let result = self.layer(first + i, samples);
+                let result = self.network(samples);
                 lock(&results).push((i, result));
             }
         };
@@ -69,30 +56,33 @@ impl Training<'_> {
         results.into_iter().map(|(_, result)| result).collect()
     }
 
-    fn layer(&self, layer: usize, samples: Samples) -> Result<LayerOutcome, PredictorError> {
-        let config = self.weights.config();
-        let Channel::Ffn(shape) = &config.kind(layer).channel else {
-            return Ok(LayerOutcome {
-                trained: None,
-                measured: None,
-            });
-        };
-        if samples.inputs.values.iter().any(|x| !x.is_finite()) {
+    fn network(&self, samples: NetworkSamples) -> Result<NetworkOutcome, PredictorError> {
+        let NetworkSamples { network, parts } = samples;
+        let rows = parts.iter().map(|part| &part.inputs);
+        if rows
+            .clone()
+            .any(|rows| rows.values.iter().any(|x| !x.is_finite()))
+        {
             return Err(PredictorError::NotFinite);
         }
-        let site = match shape.is_gated {
-            true => Site::FfnGate,
-            false => Site::FfnUp,
+        let [n_rows, n_set, n_measure] = parts.each_ref().map(|part| part.inputs.n_rows());
+        let outcome = NetworkOutcome {
+            layer: network.layer,
+            expert: network.expert,
+            n_rows,
+            trained: None,
+            measured: None,
         };
-        let gate = self.weights.site(layer, site);
+        if network.expert.is_some() && (n_rows < ROWS_MIN || n_set.min(n_measure) < HELD_MIN) {
+            return Ok(outcome);
+        }
+        let gate = network.matrix(self.weights, network.site);
         let bias = gate
             .bias
-            .map_or_else(|| vec![0.0; shape.n_ff], <[f32]>::to_vec);
+            .map_or_else(|| vec![0.0; network.n_ff], <[f32]>::to_vec);
         let gate = matrix(&gate);
-        let start = layer * config.neurons_max();
-        let norms = &self.norms[start..start + shape.n_ff];
-        let parts = Parts::new(samples, norms, self.n_train, self.n_held);
-        let cut = match shape.activation {
+        let parts = Parts::new(parts, network.norms(self.weights.config(), self.norms));
+        let cut = match network.activation {
             Activation::Relu { threshold } => threshold,
             _ => 0.0,
         };
@@ -108,17 +98,18 @@ impl Training<'_> {
             }
         }
         let mut trained = best.ok_or(PredictorError::NotFinite)?;
-        let down = matrix(&self.weights.site(layer, Site::FfnDown));
+        let down = matrix(&network.matrix(self.weights, Site::FfnDown));
         let held = &parts.measure;
-        let scores = scores(&trained, &held.inputs);
+        let scores = scores(&trained, &held.rows.inputs);
         trained.measured = measured(&trained, held, &scores);
         trained.measured.output_error =
-            cut::output_error(&scores, &held.values, &down, trained.threshold);
+            cut::output_error(&scores, &held.rows.values, &down, trained.threshold);
         let is_of_use = trained.measured.recall >= self.options.recall
             && trained.measured.selected <= SELECTED_MAX;
-        Ok(LayerOutcome {
+        Ok(NetworkOutcome {
             measured: Some(trained.measured),
             trained: is_of_use.then_some(trained),
+            ..outcome
         })
     }
 
@@ -134,7 +125,7 @@ impl Training<'_> {
             PredictorKind::Sign => {
                 let up = signs::signs(gate).ok_or(PredictorError::NotFinite);
                 let centred = up.map(|up| Scorer {
-                    bias: centred(gate, &up.rows(), bias, &parts.train),
+                    bias: centred(gate, &up.rows(), bias, &parts.train.inputs),
                     down: None,
                     up,
                 });
@@ -144,9 +135,10 @@ impl Training<'_> {
                 vec![(Scorer::of(&fit::fit(gate, bias, None, self.rank)), false)]
             }
             PredictorKind::Ridge => {
-                let inputs = Inputs::of(&parts.train, RIDGE);
+                let inputs = Inputs::of(&parts.train.inputs, RIDGE);
                 let plain = fit::fit(gate, bias, Some(&inputs), self.rank);
-                let refined = refine::refined(&plain, &parts.train, &parts.labels, cut);
+                let refined =
+                    refine::refined(&plain, &parts.train.inputs, &parts.train.labels, cut);
                 vec![(Scorer::of(&plain), false), (Scorer::of(&refined), true)]
             }
         }
@@ -169,11 +161,11 @@ impl Training<'_> {
             is_refined,
         };
         let recall = self.options.recall + MARGIN * (1.0 - self.options.recall);
-        let scores = scores(&trained, &parts.set.inputs);
+        let scores = scores(&trained, &parts.set.rows.inputs);
         if scores.values.iter().any(|x| !x.is_finite()) {
             return Err(PredictorError::NotFinite);
         }
-        trained.threshold = cut::threshold(&scores, &parts.set.labels, recall);
+        trained.threshold = cut::threshold(&scores, &parts.set.rows.labels, recall);
         trained.measured = measured(&trained, &parts.set, &scores);
         Ok(trained)
     }
@@ -196,10 +188,9 @@ impl Scorer {
     }
 }
 
-/// A layer's rows, divided.
+/// A network's rows, divided.
 struct Parts<'n> {
-    train: Rows,
-    labels: Labels,
+    train: Samples,
     /// For the threshold.
     set: Held<'n>,
     /// For what is reported.
@@ -210,28 +201,16 @@ struct Parts<'n> {
 struct Held<'n> {
     /// (n_ff)
     norms: &'n [f32],
-    inputs: Rows,
-    labels: Labels,
-    values: Rows,
+    rows: Samples,
 }
 
 impl<'n> Parts<'n> {
-    fn new(mut samples: Samples, norms: &'n [f32], n_train: usize, n_held: usize) -> Self {
-        let mut held = samples.labels.split_off(n_train);
-        let later = held.split_off(n_held);
-        let part = |labels, first: usize| Held {
-            norms,
-            inputs: samples
-                .inputs
-                .some(n_train + first..n_train + first + n_held),
-            values: samples.values.some(first..first + n_held),
-            labels,
-        };
+    fn new([train, set, measure]: [Samples; 3], norms: &'n [f32]) -> Self {
+        let held = |rows| Held { norms, rows };
         Self {
-            set: part(held, 0),
-            measure: part(later, n_held),
-            train: samples.inputs.some(0..n_train),
-            labels: samples.labels,
+            train,
+            set: held(set),
+            measure: held(measure),
         }
     }
 }
@@ -239,8 +218,8 @@ impl<'n> Parts<'n> {
 fn measured(layer: &TrainedLayer, held: &Held<'_>, scores: &Rows) -> PredictorMeasure {
     cut::measure(
         scores,
-        &held.labels,
-        &held.values,
+        &held.rows.labels,
+        &held.rows.values,
         held.norms,
         layer.threshold,
     )
@@ -310,5 +289,6 @@ const RIDGE: f32 = 1e-3;
 const MARGIN: f64 = 0.25;
 /// A predictor that chooses more costs more than it saves.
 const SELECTED_MAX: f64 = 0.9;
-/// Bytes of rows that are in memory at once, about.
-const SAMPLE_BYTES: usize = 1 << 30;
+/// The minimum number of rows that an expert is trained with, and of those that set and measure its threshold.
+pub(super) const ROWS_MIN: usize = 256;
+const HELD_MIN: usize = 32;

@@ -10,14 +10,16 @@ mod cut;
 mod fit;
 mod labels;
 mod layer;
+mod network;
 mod refine;
 mod rows;
 mod signs;
 mod write;
 
-use collect::{Active, Collector, n_ff};
+use collect::{Active, Collector, TextPart};
 pub use cut::Measured as PredictorMeasure;
-use layer::Training;
+use layer::{ROWS_MIN, Training};
+use network::Network;
 use sluice::Session;
 use sluice::evaluate::EvaluateError;
 use sluice::file::OutputError;
@@ -82,11 +84,11 @@ pub enum PredictorError {
         "the model's activation gives no zeros: set the share of neurons that count as active (--density)"
     )]
     NoZeros,
-    /// The model has no dense networks.
-    #[error("the model has no dense feed-forward networks")]
+    /// The model has no networks.
+    #[error("the model has no feed-forward networks")]
     NoNetworks,
-    /// All layers missed the recall.
-    #[error("no layer reaches the recall: nothing was written")]
+    /// All networks missed the recall.
+    #[error("no network reaches the recall: nothing was written")]
     NoLayer,
     /// Values that are not finite.
     #[error("the model's activations or weights are not finite")]
@@ -102,7 +104,7 @@ pub enum PredictorError {
     Output(#[from] OutputError),
 }
 
-/// A layer's predictor.
+/// A network's predictor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainedLayer {
     /// (rank, n_embd)
@@ -119,20 +121,19 @@ pub struct TrainedLayer {
     pub is_refined: bool,
 }
 
-/// What became of a layer.
+/// What became of a network: a layer's dense one, or an expert.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LayerOutcome {
+pub struct NetworkOutcome {
+    /// Its layer.
+    pub layer: usize,
+    /// The expert; `None` for a dense network.
+    pub expert: Option<u32>,
+    /// Rows that it was trained with.
+    pub n_rows: usize,
     /// Its predictor, if it has one.
     pub trained: Option<TrainedLayer>,
-    /// What the predictor chooses; `None` without a dense network.
+    /// What the predictor chooses; `None` for an expert with fewer rows than [`EXPERT_ROWS_MIN`], or too few to measure it.
     pub measured: Option<PredictorMeasure>,
-}
-
-impl LayerOutcome {
-    fn bias_bytes(&self) -> Vec<u8> {
-        let bias = self.trained.iter().flat_map(|layer| &layer.bias);
-        bias.flat_map(|x| x.to_le_bytes()).collect()
-    }
 }
 
 /// A model's predictor.
@@ -140,8 +141,19 @@ impl LayerOutcome {
 pub struct TrainedPredictor {
     /// Rows of the first matrices; 0 for signs.
     pub rank: usize,
-    /// Each of the model's layers.
-    pub layers: Vec<LayerOutcome>,
+    /// The number of the model's layers.
+    pub n_layer: usize,
+    /// Each of the model's networks, by layer, then by expert.
+    pub networks: Vec<NetworkOutcome>,
+}
+
+impl TrainedPredictor {
+    /// The networks of a layer.
+    pub fn of_layer(&self, layer: usize) -> impl Iterator<Item = &NetworkOutcome> {
+        self.networks
+            .iter()
+            .filter(move |network| network.layer == layer)
+    }
 }
 
 /// Makes a predictor of the session's model from chunks of equal length. `progress` gets the numbers of layers done
@@ -163,36 +175,58 @@ pub fn train(
     }
     let norms = neuron_norms(model.weights(), options.n_threads)?;
     let chunk_len = chunks[0].len();
-    let n_held = chunk_len * (chunks.len() / CHUNKS_MIN);
-    let n_train = chunk_len * chunks.len() - 2 * n_held;
-    let plan = Training {
+    let n_held = chunks.len() / CHUNKS_MIN;
+    let (train, held) = chunks.split_at(chunks.len() - 2 * n_held);
+    let (set, measure) = held.split_at(n_held);
+    let training = Training {
         weights: model.weights(),
         rank: rank(config, options),
         norms: &norms,
         options,
-        n_train,
-        n_held,
     };
-    let (n_layer, mut layers) = (config.n_layer(), Vec::new());
+    let (n_layer, mut layer, mut networks) = (config.n_layer(), 0, Vec::new());
     progress(0, n_layer);
-    while layers.len() < n_layer {
-        let end = (layers.len() + plan.layers_at_once(config)).min(n_layer);
-        let collector = Collector::new(config, layers.len()..end, active, n_train, &norms);
-        session.read(chunks, chunk_len - 1, Some(&collector), |_, _, _| ())?;
-        let samples = collector.into_samples();
-        layers.extend(plan.layers(layers.len(), samples)?);
-        progress(layers.len(), n_layer);
+    while layer < n_layer {
+        let end = last_at_once(config, layer, train.len() * chunk_len, n_held * chunk_len);
+        let collector = Collector::new(config, layer..end, active, &norms);
+        for (part, chunks) in [
+            (TextPart::Train, train),
+            (TextPart::Set, set),
+            (TextPart::Measure, measure),
+        ] {
+            collector.begin(part);
+            session.read(chunks, chunk_len - 1, Some(&collector), |_, _, _| ())?;
+        }
+        networks.extend(training.networks(collector.into_samples())?);
+        layer = end;
+        progress(layer, n_layer);
     }
     let rank = match options.kind {
         PredictorKind::Sign => 0,
-        _ => plan.rank,
+        _ => training.rank,
     };
-    Ok(TrainedPredictor { rank, layers })
+    Ok(TrainedPredictor {
+        rank,
+        n_layer,
+        networks,
+    })
+}
+
+/// The end of the layers from `first` on whose rows are in memory at once.
+fn last_at_once(config: &ModelConfig, first: usize, n_train: usize, n_held: usize) -> usize {
+    let mut bytes = 0;
+    let fits = |layer: &usize| {
+        let networks = Network::of(config, *layer).into_iter();
+        bytes += networks
+            .map(|network| network.bytes(n_train, n_held))
+            .sum::<usize>();
+        bytes <= SAMPLE_BYTES || *layer == first
+    };
+    first + (first..config.n_layer()).take_while(fits).count()
 }
 
 fn active(config: &ModelConfig, options: &PredictorOptions) -> Result<Active, PredictorError> {
-    let dense = |layer| n_ff(config, layer).is_some();
-    if !(0..config.n_layer()).any(dense) {
+    if Network::all(config).next().is_none() {
         return Err(PredictorError::NoNetworks);
     }
     let has_zeros = config
@@ -207,8 +241,8 @@ fn active(config: &ModelConfig, options: &PredictorOptions) -> Result<Active, Pr
 
 /// The rank, within the dimensions of the narrowest network.
 fn rank(config: &ModelConfig, options: &PredictorOptions) -> usize {
-    let n_ff = (0..config.n_layer()).filter_map(|layer| n_ff(config, layer));
-    let narrowest = n_ff.min().unwrap_or(0).min(config.n_embd);
+    let widths = Network::all(config).map(|network| network.n_in.min(network.n_ff));
+    let narrowest = widths.min().unwrap_or(0);
     let asked = match options.rank {
         0 => (config.n_embd / 32).max(32),
         rank => rank,
@@ -216,6 +250,10 @@ fn rank(config: &ModelConfig, options: &PredictorOptions) -> usize {
     asked.next_multiple_of(32).min(narrowest)
 }
 
+/// The minimum number of rows that an expert's predictor is made from.
+pub const EXPERT_ROWS_MIN: usize = ROWS_MIN;
+/// Bytes of rows that are in memory at once, about.
+const SAMPLE_BYTES: usize = 1 << 30;
 /// The minimum number of chunks.
 pub const CHUNKS_MIN: usize = 8;
 

@@ -23,6 +23,7 @@ mod down;
 mod early;
 mod keep;
 mod latent;
+mod predict;
 mod room;
 mod route;
 mod routing;
@@ -34,7 +35,7 @@ pub(super) use room::ExpertsRoom;
 
 use super::LayerAt;
 use crate::engine::adapt::{Adapted, At};
-use crate::engine::epilogue::{Epilogue, Gated};
+use crate::engine::epilogue::{Epilogue, Gated, Selection};
 use crate::engine::linear::Linear;
 use crate::engine::lora::EXPERTS;
 use crate::engine::pass::{Pass, activations};
@@ -138,17 +139,18 @@ pub(super) fn run<'p>(
     if !shape.has_norms && shape.n_latent == 0 {
         block.shared_gate_up(runner, input)?;
     }
+    let selection = block.predict(runner, &routed)?;
     let [shared, experts] = block.targets(runner);
     let mut gates = Gates::WithUp;
     if block
         .keeping(0)
         .is_some_and(|keeping| keeping.ranks_gates())
     {
-        block.gate_up(runner, &routed, Gates::First)?;
+        block.gate_up(runner, &routed, Gates::First, None)?;
         block.cut(runner, &routed.buckets)?;
         gates = Gates::Known;
     }
-    block.gate_up(runner, &routed, gates)?;
+    block.gate_up(runner, &routed, gates, selection)?;
     block.leave_out(runner, &routed.buckets)?;
     block.shared_down(runner, shared)?;
     // SAFETY: the rows were written before the last barrier.
@@ -252,6 +254,7 @@ impl<'p> Block<'p> {
         runner: &mut Runner<'p, '_>,
         routed: &Routed<'p>,
         gates: Gates,
+        selection: Option<Selection<'p>>,
     ) -> Result<(), Stop> {
         let (index, order, start) = (self.at.index, runner.order, runner.now());
         let active = routed.buckets.active();
@@ -275,6 +278,9 @@ impl<'p> Block<'p> {
             for (places, rows) in routed.runs(routed.buckets.range(expert)) {
                 let matrices = GateUp { expert, gate, up };
                 let mut linear = self.gate_up_of(routed, places.clone(), rows, matrices, order);
+                if let Epilogue::Gated(gated) = &mut linear.epilogue {
+                    gated.selection = self.selection_of(selection, expert, &places);
+                }
                 self.divide(&mut linear, places, gates, up);
                 strip_bytes = linear.run(self.pass, rank, strips.clone());
             }

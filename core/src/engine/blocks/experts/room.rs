@@ -1,6 +1,7 @@
 //! Memory of experts.
 
 use super::latent::LatentRoom;
+use super::predict::PredictedRoom;
 use crate::engine::limits::EngineLimits;
 use crate::engine::pass::{Needs, RowsRoom, activations_of};
 use crate::engine::rows::{Buckets, Rows, SMALL_BATCH, TILE_TOKENS};
@@ -40,6 +41,7 @@ pub(in crate::engine::blocks) struct ExpertsRoom<'m> {
     /// A row and the experts of a guess at a later layer.
     pub(super) ahead: (RowsRoom<'m>, Shared<'m, u32>),
     pub(super) latent: LatentRoom<'m>,
+    pub(super) predicted: PredictedRoom<'m>,
     /// A worker's own room for buckets.
     pub(super) buckets: PerWorker<'m, u32>,
     pub(in crate::engine::blocks) needs: Needs,
@@ -113,6 +115,7 @@ impl<'m> ExpertsRoom<'m> {
                 room.buffer(1, n_expert)?,
             ),
             latent,
+            predicted: PredictedRoom::new(limits, n_pairs, most(|shape| shape.n_ff), room)?,
             buckets: room.of_workers(n_workers, words)?,
             needs: Needs {
                 row_bytes: row_bytes.max(shared_bytes).max(latent.row_bytes()),

@@ -10,7 +10,8 @@ use sluice::evaluate::EvaluateError;
 use sluice::file::OutputFile;
 use sluice::sparse::predictor_beside;
 use sluice_make::predictor::{
-    LayerOutcome, PredictorError, PredictorKind, PredictorOptions, TrainedPredictor, train,
+    EXPERT_ROWS_MIN, NetworkOutcome, PredictorError, PredictorKind, PredictorMeasure,
+    PredictorOptions, TrainedPredictor, train,
 };
 
 /// What is asked for.
@@ -80,58 +81,104 @@ pub(super) fn make(
     let fingerprint = model.calibrated_fingerprint()?.to_string();
     TextOutput::new().write(&table(&trained)?)?;
     let written = trained.write(&options, &fingerprint, output);
-    let dense: Vec<String> = (0..)
-        .zip(&trained.layers)
-        .filter(|(_, layer)| layer.trained.is_none() && layer.measured.is_some())
-        .map(|(i, _): (usize, _)| i.to_string())
-        .collect();
-    if !dense.is_empty() {
+    let missed = dense(&trained, |network| network.measured.is_some());
+    if !missed.is_empty() {
         note(format_args!(
-            "dense, because their predictors miss a recall of {} or save nothing: layers {}",
+            "dense, because their predictors miss a recall of {} or save nothing: {missed}",
             options.recall,
-            dense.join(", ")
+        ));
+    }
+    let short = dense(&trained, |network| network.measured.is_none());
+    if !short.is_empty() {
+        note(format_args!(
+            "dense, because they work on too few tokens of the text (fewer than {EXPERT_ROWS_MIN} to train with): {short}"
         ));
     }
     written?;
+    let with_one = |networks: &mut dyn Iterator<Item = &NetworkOutcome>| {
+        networks.filter(|network| network.trained.is_some()).count()
+    };
+    let n_layer = (0..trained.n_layer)
+        .filter(|layer| with_one(&mut trained.of_layer(*layer)) > 0)
+        .count();
+    let mut experts = trained.networks.iter().filter(|it| it.expert.is_some());
+    let of_experts = match experts.clone().count() {
+        0 => String::new(),
+        n => format!(", {} of {n} experts", with_one(&mut experts)),
+    };
     note(format_args!(
-        "{}: {} of {} layers, from {} chunks of {} tokens",
+        "{}: {n_layer} of {} layers{of_experts}, from {} chunks of {} tokens",
         path.display(),
-        trained
-            .layers
-            .iter()
-            .filter(|layer| layer.trained.is_some())
-            .count(),
-        trained.layers.len(),
+        trained.n_layer,
         chunks.len(),
         reading.chunks.len
     ));
     Ok(Ending::Done)
 }
 
-/// A line for each layer.
+/// Networks without a predictor, as a list: layers, and `layer 3: experts 1, 5`.
+fn dense(trained: &TrainedPredictor, is_listed: fn(&NetworkOutcome) -> bool) -> String {
+    let mut all: Vec<String> = Vec::new();
+    for layer in 0..trained.n_layer {
+        let networks = trained.of_layer(layer);
+        let listed: Vec<_> = networks
+            .filter(|network| network.trained.is_none() && is_listed(network))
+            .collect();
+        let experts: Vec<String> = listed
+            .iter()
+            .filter_map(|network| network.expert.map(|expert| expert.to_string()))
+            .collect();
+        match experts.len() {
+            0 if listed.is_empty() => {}
+            0 => all.push(format!("layer {layer}")),
+            1 => all.push(format!("layer {layer}: expert {}", experts[0])),
+            _ => all.push(format!("layer {layer}: experts {}", experts.join(", "))),
+        }
+    }
+    all.join("; ")
+}
+
+/// A line for each layer: of experts that were measured, their means by the rows that they were trained with.
 fn table(trained: &TrainedPredictor) -> Result<String, core::fmt::Error> {
     let mut table = format!(
         "{:>5} {:>8} {:>8} {:>8} {:>8} {:>8}\n",
         "layer", "active", "chosen", "recall", "energy", "error"
     );
-    for (i, LayerOutcome { trained, measured }) in trained.layers.iter().enumerate() {
-        let Some(measured) = measured else {
-            writeln!(table, "{i:>5}  no dense network")?;
+    for i in 0..trained.n_layer {
+        let all: Vec<_> = trained.of_layer(i).collect();
+        let measured = all.iter().filter_map(|network| network.measured);
+        let rows = all.iter().filter(|network| network.measured.is_some());
+        let rows: Vec<f64> = rows.map(|network| network.n_rows as f64).collect();
+        if rows.is_empty() {
+            let why = if all.is_empty() {
+                "no network"
+            } else {
+                "too few tokens for any expert"
+            };
+            writeln!(table, "{i:>5}  {why}")?;
             continue;
+        }
+        let n_rows: f64 = rows.iter().sum();
+        let mean = |of: fn(&PredictorMeasure) -> f64| -> f64 {
+            let each = measured.clone().zip(&rows);
+            each.map(|(measured, n)| of(&measured) * n).sum::<f64>() / n_rows.max(1.0)
         };
-        let kind = match trained {
-            None => "  left dense",
-            Some(layer) if layer.is_refined => "  refined",
-            Some(_) => "",
+        let with_one = all.iter().filter_map(|network| network.trained.as_ref());
+        let is_refined = with_one.clone().any(|trained| trained.is_refined);
+        let kind = match (with_one.count(), all.len()) {
+            (0, 1) => "  left dense".to_owned(),
+            (n, all) if all > 1 => format!("  {n} of {all} experts"),
+            _ if is_refined => "  refined".to_owned(),
+            _ => String::new(),
         };
         writeln!(
             table,
             "{i:>5} {:>7.1}% {:>7.1}% {:>8.4} {:>8.4} {:>7.2}%{kind}",
-            100.0 * measured.active,
-            100.0 * measured.selected,
-            measured.recall,
-            measured.energy_recall,
-            100.0 * measured.output_error
+            100.0 * mean(|measured| measured.active),
+            100.0 * mean(|measured| measured.selected),
+            mean(|measured| measured.recall),
+            mean(|measured| measured.energy_recall),
+            100.0 * mean(|measured| measured.output_error)
         )?;
     }
     Ok(table)
