@@ -167,6 +167,7 @@ impl<'p> Block<'p> {
                     epilogue,
                     entries: Entries::Pairs(routed.pairs(places.start), order),
                     adapted: None,
+                    columns: None,
                 };
                 bytes += linear.run(self.pass, rank, strip..strip + 1);
             }
