@@ -98,6 +98,13 @@ else
     missing wasm32-wasip1
 fi
 ((${#targets[@]} == 0)) || cargo test --locked -p sluice-core --test story "${targets[@]}" -- --nocapture
+# The two functions of `examples/wasm`, compared with this machine's (examples/tests/wasm.rs prints them).
+if has wasm32-wasip1 && command -v node >/dev/null; then
+    cargo build --locked -p sluice-examples --lib --target wasm32-wasip1
+    node --no-warnings examples/wasm/sparse.mjs \
+        "$CARGO_TARGET_DIR/wasm32-wasip1/debug/sluice_examples.wasm" \
+        "$(sed -n 's/^const BITS: &str = "\(.*\)";$/\1/p' examples/tests/wasm.rs)"
+fi
 if [[ $mode == --all ]]; then
     for unit in "${units[@]}"; do
         # shellcheck disable=SC2086 # words

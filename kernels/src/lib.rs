@@ -25,6 +25,7 @@ pub mod contract;
 pub mod cpu;
 pub mod cycles;
 
+pub mod float_rows;
 pub mod fp_env;
 pub mod frame;
 pub mod ggml_type;

@@ -6,11 +6,12 @@ use std::path::Path;
 use std::process::Command;
 
 /// The programs in their order: a name, and its maximum number of lines.
-const PROGRAMS: [(&str, usize); 5] = [
+const PROGRAMS: [(&str, usize); 6] = [
     ("readme", 9),
     ("text", 12),
     ("two", 20),
     ("embeddings", 10),
+    ("sparse", 24),
     ("adapters", 16),
 ];
 
@@ -61,6 +62,9 @@ fn the_programs_of_the_documents_run_outside_the_workspace() {
     }
     let adapted = run(&folder, "adapters");
     assert!(!adapted.is_empty() && !text.starts_with(&adapted));
+    let sparse = run(&folder, "sparse");
+    assert!(sparse.contains("average_active_ratio: 0.0996"), "{sparse}");
+    assert!(sparse.contains("honest: true"), "{sparse}");
     let vectors = run(&folder, "embeddings");
     assert_eq!(
         vectors

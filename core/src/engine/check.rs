@@ -161,8 +161,7 @@ impl Engine<'_> {
         wanted: Wanted,
         options: &StepOptions<'_>,
     ) -> Asked {
-        let observes =
-            |of: fn(&dyn Observer) -> bool| options.observer.is_some_and(|observer| of(observer));
+        let observes = |of: fn(&dyn Observer) -> bool| options.observer.is_some_and(of);
         let sees_all = observes(|observer| observer.sees_all());
         let source = options.experts.unwrap_or(&self.model);
         // Attention rows are ordered by position; with logits first among outputs they would not be.

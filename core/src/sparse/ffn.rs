@@ -1,9 +1,11 @@
 //! A two-layer network, computed for some of its neurons.
 
-use super::dot::{ROWS, add_row, add_rows, dot, dots};
 use super::error::{check_finite, check_len};
 use super::{ActivationType, SparsityError};
 use crate::kernels::{KernelTable, prefetch_to_l2};
+
+/// Bytes of a row that are fetched early: the processor follows a stream once it has begun.
+const AHEAD_BYTES: usize = 256;
 
 /// Neurons that are activated together.
 const GROUP: usize = 16;
@@ -56,10 +58,17 @@ impl<'a> Rows<'a> {
         &self.data[i * self.stride..][..self.n_cols]
     }
 
+    /// The rows of some neurons.
+    fn list(&self, neurons: &[usize], rows: &mut [&'a [f32]]) {
+        for (row, &i) in rows.iter_mut().zip(neurons) {
+            *row = self.row(i);
+        }
+    }
+
     /// Fetches a row that is read soon.
     fn announce(&self, i: usize) {
         let row = self.row(i);
-        prefetch_to_l2(row.as_ptr().cast(), size_of_val(row));
+        prefetch_to_l2(row.as_ptr().cast(), size_of_val(row).min(AHEAD_BYTES));
     }
 }
 
@@ -229,9 +238,12 @@ impl<'a> FfnWeights<'a> {
 
     /// Adds the contributions of up to [`GROUP`] neurons.
     fn add_group(&self, table: &KernelTable, x: &[f32], group: &[usize], out: &mut [f32]) {
-        let mut values = [0.0; GROUP];
-        let values = &mut values[..group.len()];
-        products(self.w1, x, group, values);
+        let n = group.len();
+        let kernels = table.float_rows();
+        let (mut values, mut rows) = ([0.0; GROUP], [&[][..]; GROUP]);
+        let (values, rows) = (&mut values[..n], &mut rows[..n]);
+        self.w1.list(group, rows);
+        kernels.dots(rows, x, values);
         for (value, &i) in values.iter_mut().zip(group) {
             *value += self.b1[i];
         }
@@ -239,34 +251,17 @@ impl<'a> FfnWeights<'a> {
             None => self.activation.apply_slice(table, values),
             Some(gate) => {
                 let mut gates = [0.0; GROUP];
-                let gates = &mut gates[..group.len()];
-                products(gate, x, group, gates);
+                let gates = &mut gates[..n];
+                gate.list(group, rows);
+                kernels.dots(rows, x, gates);
                 self.activation.apply_slice(table, gates);
                 for (value, gate) in values.iter_mut().zip(gates) {
                     *value *= *gate;
                 }
             }
         }
-        let (fours, rest) = group.as_chunks::<ROWS>();
-        let (four_values, rest_values) = values.as_chunks::<ROWS>();
-        for (four, values) in fours.iter().zip(four_values) {
-            add_rows(*values, four.map(|i| self.w2_t.row(i)), out);
-        }
-        for (&i, &value) in rest.iter().zip(rest_values) {
-            add_row(value, self.w2_t.row(i), out);
-        }
-    }
-}
-
-/// Products of listed rows with `x`.
-fn products(rows: Rows<'_>, x: &[f32], list: &[usize], out: &mut [f32]) {
-    let (fours, rest) = list.as_chunks::<ROWS>();
-    let (four_outs, rest_out) = out.as_chunks_mut::<ROWS>();
-    for (four, out) in fours.iter().zip(four_outs) {
-        *out = dots(four.map(|i| rows.row(i)), x);
-    }
-    for (&i, out) in rest.iter().zip(rest_out) {
-        *out = dot(rows.row(i), x);
+        self.w2_t.list(group, rows);
+        kernels.add(values, rows, out);
     }
 }
 

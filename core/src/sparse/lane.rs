@@ -1,5 +1,7 @@
 //! Precision lanes, and which of them a machine is meant for.
 
+use crate::kernels::GgmlType;
+
 /// Number of lanes.
 pub const N_LANES: usize = 4;
 
@@ -73,6 +75,17 @@ impl PrecisionLane {
     #[must_use]
     pub const fn is_event_driven(self) -> bool {
         matches!(self, Self::Bit5 | Self::Bit7)
+    }
+
+    /// The type in which rows of the lane are stored: 3.5, 5.5, 7.5 or 32 bits an element.
+    #[must_use]
+    pub const fn tensor_type(self) -> GgmlType {
+        match self {
+            Self::Bit3 => GgmlType::LANE3,
+            Self::Bit5 => GgmlType::LANE5,
+            Self::Bit7 => GgmlType::LANE7,
+            Self::Float32 => GgmlType::F32,
+        }
     }
 
     /// The next lane of more bits.

@@ -14,7 +14,6 @@
 #![deny(unsafe_code)]
 
 mod config;
-mod dot;
 mod error;
 mod ffn;
 mod lane;

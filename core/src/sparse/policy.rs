@@ -197,6 +197,13 @@ impl GraduationPolicy {
 
 #[cfg(test)]
 mod tests {
+    #![allow(
+        clippy::float_cmp,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "exact values are expected; numbers are small"
+    )]
+
     extern crate std;
 
     use super::super::GraduationConfig;

@@ -2,13 +2,12 @@
 #![allow(unsafe_code, reason = "products of the kernels write through pointers")]
 
 use super::SparsityError;
-use super::dot::{ROWS, dot, dots};
 use super::error::{check_finite, check_len};
 use crate::kernels::activation::{ActivationKinds, ActivationLayout};
 use crate::kernels::quantize::quantize_rows;
 use crate::kernels::table::{Activations, Matmul, Prefetch, Quantize, Store};
 use crate::kernels::{GgmlType, KernelTable, PanelLayout};
-use crate::memory::{Arena, MemoryError, MemoryPlan};
+use crate::memory::{ALIGN, Arena, MemoryPlan};
 
 /// A predictor in f32: `p` (rank, input) and `q` (hidden, rank), row by row.
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +73,7 @@ impl<'a> PredictorWeights<'a> {
     /// Lengths that do not fit; an input that is not finite.
     pub fn scores(
         &self,
+        table: &KernelTable,
         x: &[f32],
         z: &mut [f32],
         scores: &mut [f32],
@@ -82,22 +82,21 @@ impl<'a> PredictorWeights<'a> {
         check_len("z", z.len(), self.rank)?;
         check_len("scores", scores.len(), self.hidden_dim())?;
         check_finite("input", x)?;
-        multiply(self.p, x, z);
-        multiply(self.q, z, scores);
+        multiply(table, self.p, x, z);
+        multiply(table, self.q, z, scores);
         Ok(())
     }
 }
 
 /// `out = matrix · x`
-fn multiply(matrix: &[f32], x: &[f32], out: &mut [f32]) {
-    let n = x.len();
-    let (fours, rest) = out.as_chunks_mut::<ROWS>();
-    let (whole, last) = matrix.split_at(fours.len() * ROWS * n);
-    for (rows, out) in whole.chunks_exact(ROWS * n).zip(fours) {
-        *out = dots([0, 1, 2, 3].map(|i| &rows[i * n..][..n]), x);
-    }
-    for (row, out) in last.chunks_exact(n).zip(rest) {
-        *out = dot(row, x);
+fn multiply(table: &KernelTable, matrix: &[f32], x: &[f32], out: &mut [f32]) {
+    const ROWS: usize = 16;
+    for (rows, out) in matrix.chunks(ROWS * x.len()).zip(out.chunks_mut(ROWS)) {
+        let mut list = [&[][..]; ROWS];
+        for (row, place) in rows.chunks_exact(x.len()).zip(&mut list) {
+            *place = row;
+        }
+        table.float_rows().dots(&list[..out.len()], x, out);
     }
 }
 
@@ -109,7 +108,6 @@ pub struct Int8Predictor<'a> {
     panels: [&'a [u8]; 2],
 }
 
-/// Alignment is that of [`Arena`]s.
 impl<'a> Int8Predictor<'a> {
     /// Bytes of the matrices.
     ///
@@ -135,52 +133,46 @@ impl<'a> Int8Predictor<'a> {
         p.row_bytes() + q.row_bytes()
     }
 
-    /// Quantises matrices into an arena. `row` is working memory of `2 · max(input, rank)` bytes.
+    /// Over memory that [`Int8Predictor::pack`] has filled.
     ///
     /// # Errors
-    /// As [`Int8Predictor::bytes`]; an arena or a row that is too small; a weight that is not finite.
+    /// As [`Int8Predictor::bytes`]; memory of another length, or not aligned to 64 bytes.
+    pub fn new(
+        input: usize,
+        rank: usize,
+        hidden: usize,
+        memory: &'a [u8],
+    ) -> Result<Self, SparsityError> {
+        check_len("memory", memory.len(), Self::bytes(input, rank, hidden)?)?;
+        if !memory.as_ptr().addr().is_multiple_of(ALIGN) {
+            return Err(MISALIGNED);
+        }
+        let layouts = layouts(input, rank, hidden)?;
+        let (p, q) = memory.split_at(layouts[0].bytes().next_multiple_of(ALIGN));
+        Ok(Self {
+            layouts,
+            panels: [&p[..layouts[0].bytes()], &q[..layouts[1].bytes()]],
+        })
+    }
+
+    /// Quantises matrices into `memory`, [`Int8Predictor::bytes`] aligned to 64. `row` is working memory of
+    /// `2 · max(input, rank)` bytes.
+    ///
+    /// # Errors
+    /// As [`Int8Predictor::new`]; a row that is too small; a weight that is not finite, or too large for 8 bits.
     pub fn pack(
         weights: &PredictorWeights<'_>,
-        arena: &mut Arena<'a>,
+        memory: &'a mut [u8],
         row: &mut [u8],
     ) -> Result<Self, SparsityError> {
-        let layouts = layouts(weights.input, weights.rank, weights.hidden_dim())?;
-        let mut panels: [&[u8]; 2] = [&[]; 2];
-        let matrices = [("p", weights.p), ("q", weights.q)];
-        for ((layout, (name, matrix)), panels) in layouts.iter().zip(matrices).zip(&mut panels) {
-            check_finite(name, matrix)?;
-            let small = |error: MemoryError| SparsityError::Length {
-                what: "arena",
-                expected: layout.bytes(),
-                found: match error {
-                    MemoryError::TooSmall { missing_bytes } => {
-                        layout.bytes().saturating_sub(missing_bytes)
-                    }
-                    _ => 0,
-                },
-            };
-            let bytes = arena.bytes(layout.bytes()).map_err(small)?;
-            bytes.fill(0);
-            let (n_row, found) = (layout.gguf_row_bytes(), row.len());
-            let row = row.get_mut(..n_row).ok_or(SparsityError::Length {
-                what: "row",
-                expected: n_row,
-                found,
-            })?;
-            for (i, values) in matrix.chunks_exact(layout.n_cols()).enumerate() {
-                let too_large = |_| SparsityError::Setting {
-                    name,
-                    value: i as f64,
-                    expected: "rows of numbers within ±65504: this is the row that has others",
-                };
-                quantize_rows(GgmlType::Q8_0, values, values.len(), None, row)
-                    .map_err(too_large)?;
-                let band = layout.byte_range(layout.band(i));
-                layout.pack_row(i, row, &mut bytes[band]);
-            }
-            *panels = bytes;
-        }
-        Ok(Self { layouts, panels })
+        let (input, rank, hidden) = (weights.input, weights.rank, weights.hidden_dim());
+        Int8Predictor::new(input, rank, hidden, &*memory)?;
+        memory.fill(0);
+        let layouts = layouts(input, rank, hidden)?;
+        let (p, q) = memory.split_at_mut(layouts[0].bytes().next_multiple_of(ALIGN));
+        pack_matrix("p", weights.p, &layouts[0], p, row)?;
+        pack_matrix("q", weights.q, &layouts[1], q, row)?;
+        Self::new(input, rank, hidden, memory)
     }
 
     /// Elements of the input.
@@ -218,16 +210,13 @@ impl<'a> Int8Predictor<'a> {
         check_len("z", z.len(), self.rank())?;
         check_len("scores", scores.len(), self.hidden_dim())?;
         check_finite("input", x)?;
-        let mut arena = Arena::new(scratch).map_err(|_| SparsityError::Setting {
-            name: "scratch address",
-            value: 0.0,
-            expected: "memory aligned to 64 bytes",
-        })?;
+        let found = scratch.len();
+        let mut arena = Arena::new(scratch).map_err(|_| MISALIGNED)?;
         let mut take = |bytes| {
             arena.bytes(bytes).map_err(|_| SparsityError::Length {
                 what: "scratch",
                 expected: self.scratch_bytes(),
-                found: 0,
+                found,
             })
         };
         let [p_row, q_row] = self.rows();
@@ -261,6 +250,40 @@ impl<'a> Int8Predictor<'a> {
             ActivationLayout::new(self.layouts[1].n_cols(), kinds),
         ]
     }
+}
+
+/// Memory that begins elsewhere than at a line.
+const MISALIGNED: SparsityError = SparsityError::Setting {
+    name: "memory address modulo 64",
+    value: 1.0,
+    expected: "0",
+};
+
+/// Quantises the rows of a matrix into panels.
+fn pack_matrix(
+    name: &'static str,
+    matrix: &[f32],
+    layout: &PanelLayout,
+    panels: &mut [u8],
+    row: &mut [u8],
+) -> Result<(), SparsityError> {
+    check_finite(name, matrix)?;
+    let (n_row, found) = (layout.gguf_row_bytes(), row.len());
+    let row = row.get_mut(..n_row).ok_or(SparsityError::Length {
+        what: "row",
+        expected: n_row,
+        found,
+    })?;
+    for (i, values) in matrix.chunks_exact(layout.n_cols()).enumerate() {
+        let too_large = |_| SparsityError::Setting {
+            name: "row of a predictor's matrix",
+            value: i as f64,
+            expected: "rows of numbers small enough for Q8_0",
+        };
+        quantize_rows(GgmlType::Q8_0, values, values.len(), None, row).map_err(too_large)?;
+        layout.pack_row(i, row, &mut panels[layout.byte_range(layout.band(i))]);
+    }
+    Ok(())
 }
 
 /// The layouts of P and Q.

@@ -3,9 +3,6 @@
 use super::error::check_len;
 use super::{SparsityConfig, SparsityError};
 
-/// Bins of a pass over keys: 11 bits at a time.
-const BINS: usize = 1 << 11;
-
 impl SparsityConfig {
     /// Writes the selected neurons into `active` (one place for each score), ascending; returns their number.
     ///
@@ -65,16 +62,38 @@ pub fn threshold_for(scores: &[f32], sparsity: f32) -> Result<f32, SparsityError
     if kept == scores.len() {
         return Ok(f32::NEG_INFINITY);
     }
-    // The highest score that is left out.
-    Ok(score_of(cut(scores, kept + 1).key))
+    Ok(cut(scores, kept).score)
 }
 
 /// Scores above a threshold.
 fn above(scores: &[f32], threshold: f32, active: &mut [usize]) -> usize {
     let mut n = 0;
+    let (eights, _) = scores.as_chunks::<8>();
+    for (e, eight) in eights.iter().enumerate() {
+        // Most have none, and a vector's comparison says so.
+        let any = eight
+            .iter()
+            .fold(false, |any, x| any | is_above(*x, threshold));
+        if any {
+            n = append(eight, 8 * e, threshold, active, n);
+        }
+    }
+    let start = eights.len() * 8;
+    append(&scores[start..], start, threshold, active, n)
+}
+
+/// Adds the neurons from `first` on whose scores are above a threshold to the `n` that are there.
+#[inline(always)]
+fn append(
+    scores: &[f32],
+    first: usize,
+    threshold: f32,
+    active: &mut [usize],
+    mut n: usize,
+) -> usize {
     for (i, score) in scores.iter().enumerate() {
         // Without a branch: the place is overwritten if the neuron is not selected.
-        active[n] = i;
+        active[n] = first + i;
         n += usize::from(is_above(*score, threshold));
     }
     n
@@ -82,7 +101,7 @@ fn above(scores: &[f32], threshold: f32, active: &mut [usize]) -> usize {
 
 /// Whether a score is above a threshold, or not a number.
 fn is_above(score: f32, threshold: f32) -> bool {
-    score > threshold || score.is_nan()
+    (score > threshold) | score.is_nan()
 }
 
 /// The `k` highest scores.
@@ -94,13 +113,17 @@ fn highest(scores: &[f32], k: usize, active: &mut [usize]) -> usize {
         return scores.len();
     }
     let cut = cut(scores, k);
-    let (mut n, mut n_equal) = (0, cut.n_equal);
+    let mut n_equal = cut.n_equal;
+    if n_equal == 0 {
+        return above(scores, cut.score, active).min(k);
+    }
+    let mut n = 0;
     for (i, score) in scores.iter().enumerate() {
-        let key = key(*score);
-        let is_equal = key == cut.key && n_equal > 0;
+        #[expect(clippy::float_cmp, reason = "the cut is one of the scores")]
+        let is_equal = *score == cut.score && n_equal > 0;
         n_equal -= usize::from(is_equal);
         active[n] = i;
-        n += usize::from(key > cut.key || is_equal);
+        n += usize::from(is_above(*score, cut.score) || is_equal);
         if n == k {
             break;
         }
@@ -108,39 +131,83 @@ fn highest(scores: &[f32], k: usize, active: &mut [usize]) -> usize {
     n
 }
 
-/// The key of the k-th highest score.
+/// Where the highest scores end.
 struct Cut {
-    key: u32,
-    /// Scores of that key among the k highest.
+    /// Those above it are among them, and those that are not numbers.
+    score: f32,
+    /// Those equal to it that are among them too, first come.
     n_equal: usize,
 }
 
-/// Finds the `k`-th highest key, `k` from 1 to the number of scores, in three passes.
+/// Passes that narrow the range of scores; further ones halve the range of their bits.
+const VALUE_PASSES: usize = 16;
+
+/// Finds a cut of the `k` highest, `k` from 1 to below the number of scores, by narrowing a range: every pass counts scores
+/// above a value, which compilers make vectors of, and the first that finds exactly `k` ends it.
 fn cut(scores: &[f32], k: usize) -> Cut {
-    let (mut prefix, mut rank) = (0, k);
-    for shift in [21, 10, 0] {
-        let bits = if shift == 0 { 10 } else { 11 };
-        let mut bins = [0u32; BINS];
-        for score in scores {
-            let key = key(*score);
-            // A key of another prefix counts nothing.
-            let is_inside = u64::from(key) >> (shift + bits) == prefix;
-            bins[(key >> shift) as usize & (BINS - 1) & ((1 << bits) - 1)] += u32::from(is_inside);
-        }
-        let mut bin = 1 << bits;
-        while bin > 0 {
-            bin -= 1;
-            if rank <= bins[bin] as usize {
-                break;
-            }
-            rank -= bins[bin] as usize;
-        }
-        prefix = prefix << bits | bin as u64;
+    let n_nan = scores.iter().map(|x| u32::from(x.is_nan())).sum::<u32>() as usize;
+    if k <= n_nan {
+        // Nothing but those, the first of them.
+        return Cut {
+            score: f32::INFINITY,
+            n_equal: 0,
+        };
     }
+    let k = k - n_nan;
+    let count = |cut: f32| -> usize {
+        let above = scores.iter().map(|x| u32::from(*x > cut));
+        above.sum::<u32>() as usize
+    };
+    let [lowest, highest] = range(scores);
+    // Above `low` are more than k, but for its first value; above `high` fewer.
+    let (mut low, mut high) = (key(lowest).saturating_sub(1), key(highest));
+    let (mut n_low, mut n_high) = (scores.len() - n_nan, 0);
+    for pass in 0.. {
+        if high - low <= 1 {
+            break;
+        }
+        // Where k would be if scores were spread evenly, or the middle, in turn.
+        let share = match pass % 2 {
+            0 => (n_low - k) as f32 / (n_low - n_high).max(1) as f32,
+            _ => 0.5,
+        };
+        let middle = match pass < VALUE_PASSES {
+            true => key(score_of(low) * (1.0 - share) + score_of(high) * share),
+            false => low + (high - low) / 2,
+        };
+        let middle = middle.clamp(low + 1, high - 1);
+        let score = score_of(middle);
+        match count(score) {
+            n if n == k => return Cut { score, n_equal: 0 },
+            n if n > k => (low, n_low) = (middle, n),
+            n => (high, n_high) = (middle, n),
+        }
+    }
+    let score = score_of(high);
     Cut {
-        key: prefix as u32,
-        n_equal: rank,
+        score,
+        n_equal: k - count(score),
     }
+}
+
+/// The lowest and the highest score; in lanes, so that compilers make vectors of it.
+fn range(scores: &[f32]) -> [f32; 2] {
+    const LANES: usize = 16;
+    let (mut lows, mut highs) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES]);
+    let (chunks, rest) = scores.as_chunks::<LANES>();
+    for chunk in chunks {
+        for ((x, low), high) in chunk.iter().zip(&mut lows).zip(&mut highs) {
+            *low = if *x < *low { *x } else { *low };
+            *high = if *x > *high { *x } else { *high };
+        }
+    }
+    let all = || rest.iter().chain(&lows).chain(&highs);
+    let low = all().fold(f32::INFINITY, |low, x| if *x < low { *x } else { low });
+    let high = all().fold(
+        f32::NEG_INFINITY,
+        |high, x| if *x > high { *x } else { high },
+    );
+    [low, high]
 }
 
 /// Ordered as scores are, with everything that is not a number above them, and one zero.
@@ -163,6 +230,13 @@ fn score_of(key: u32) -> f32 {
 
 #[cfg(test)]
 mod tests {
+    #![allow(
+        clippy::float_cmp,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "exact values are expected; numbers are small"
+    )]
+
     extern crate std;
 
     use super::*;

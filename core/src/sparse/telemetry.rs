@@ -145,7 +145,8 @@ impl LaneTelemetry {
             true => self.stats[from.index()].escalations += 1,
             false => self.stats[to.index()].demotions += 1,
         }
-        self.history[(self.transitions % HISTORY as u64) as usize] = Some(LaneTransition {
+        let place = self.place();
+        self.history[place] = Some(LaneTransition {
             from,
             to,
             reason,
@@ -176,6 +177,7 @@ impl LaneTelemetry {
     ///
     /// # Errors
     /// No operations yet.
+    #[expect(clippy::cast_possible_truncation, reason = "to the nearest f32")]
     pub fn lane_distribution(&self) -> Result<[f32; N_LANES], SparsityError> {
         match self.total_operations() {
             0 => Err(SparsityError::EmptyHistory {
@@ -187,16 +189,28 @@ impl LaneTelemetry {
         }
     }
 
+    /// Where the next change is written.
+    #[expect(clippy::cast_possible_truncation, reason = "below 100")]
+    const fn place(&self) -> usize {
+        (self.transitions % HISTORY as u64) as usize
+    }
+
     /// The last 100 changes, oldest first.
     pub fn transition_history(&self) -> impl Iterator<Item = &LaneTransition> {
-        let start = (self.transitions % HISTORY as u64) as usize;
-        let (last, first) = self.history.split_at(start);
+        let (last, first) = self.history.split_at(self.place());
         first.iter().chain(last).flatten()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(
+        clippy::float_cmp,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "exact values are expected; numbers are small"
+    )]
+
     use super::*;
 
     #[test]

@@ -1,4 +1,10 @@
 //! Selected neurons against a sum in f64, and all of them against the dense result.
+#![allow(
+    clippy::float_cmp,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "exact values are expected; numbers are small"
+)]
 
 extern crate std;
 

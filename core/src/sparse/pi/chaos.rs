@@ -71,6 +71,7 @@ impl PiChaos {
     }
 
     /// The next digit, 0 to 9.
+    #[expect(clippy::cast_possible_truncation, reason = "a digit")]
     pub fn next_digit(&mut self) -> u8 {
         match self.seed {
             None => {

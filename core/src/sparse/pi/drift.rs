@@ -238,6 +238,10 @@ struct Differences {
 }
 
 impl Differences {
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "to the nearest f32, which may be infinite"
+    )]
     fn of(original: &[f32], quantized: &[f32]) -> Result<Self, SparsityError> {
         if original.is_empty() {
             return Err(SparsityError::EmptyHistory { what: "original" });

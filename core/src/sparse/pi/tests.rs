@@ -1,4 +1,10 @@
 //! Formulas against f64, and what the predecessor's metrics do not see beside those that do.
+#![allow(
+    clippy::float_cmp,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "exact values are expected; numbers are small"
+)]
 
 extern crate std;
 

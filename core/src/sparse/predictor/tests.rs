@@ -1,4 +1,10 @@
 //! Scores against f64, in both forms.
+#![allow(
+    clippy::float_cmp,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "exact values are expected; numbers are small"
+)]
 
 extern crate std;
 
@@ -11,6 +17,10 @@ use std::vec::Vec;
 fn numbers(n: usize, seed: u64) -> Vec<f32> {
     let mut chaos = super::super::pi::PiChaos::hashed(seed);
     (0..n).map(|_| chaos.next_float() * 2.0 - 1.0).collect()
+}
+
+fn best() -> &'static KernelTable {
+    KernelTable::best(CpuFeatures::detect())
 }
 
 /// Memory aligned to 64 bytes.
@@ -44,7 +54,7 @@ fn scores_are_q_of_p_of_x() {
         assert_eq!(weights.hidden_dim(), hidden);
         let x = numbers(input, 3);
         let (mut z, mut scores) = (vec![0.0; rank], vec![0.0; hidden]);
-        weights.scores(&x, &mut z, &mut scores).unwrap();
+        weights.scores(best(), &x, &mut z, &mut scores).unwrap();
         for (a, b) in scores.iter().zip(exact(&p, &q, &x, rank)) {
             assert!((f64::from(*a) - b).abs() < 1e-4, "{a} {b}");
         }
@@ -57,8 +67,7 @@ fn eight_bits_are_close_and_the_same_on_all_tables() {
     let (p, q) = (numbers(rank * input, 1), numbers(hidden * rank, 2));
     let weights = PredictorWeights::new(input, rank, &p, &q).unwrap();
     let mut memory = lines(Int8Predictor::bytes(input, rank, hidden).unwrap());
-    let mut arena = Arena::new(bytes_of(&mut memory)).unwrap();
-    let packed = Int8Predictor::pack(&weights, &mut arena, &mut [0; 192]).unwrap();
+    let packed = Int8Predictor::pack(&weights, bytes_of(&mut memory), &mut [0; 192]).unwrap();
     let (x, mut results) = (numbers(input, 3), Vec::new());
     for table in KernelTable::available(CpuFeatures::detect()) {
         let (mut z, mut scores) = (vec![0.0; rank], vec![0.0; hidden]);
@@ -97,7 +106,12 @@ fn bad_input_is_named() {
     );
     let (p, q) = ([0.5; 8], [0.5; 8]);
     let weights = PredictorWeights::new(4, 2, &p, &q).unwrap();
-    let error = weights.scores(&[0.0, f32::NAN, 0.0, 0.0], &mut [0.0; 2], &mut [0.0; 4]);
+    let error = weights.scores(
+        best(),
+        &[0.0, f32::NAN, 0.0, 0.0],
+        &mut [0.0; 2],
+        &mut [0.0; 4],
+    );
     assert_eq!(
         text(error.unwrap_err()),
         "input[1] is NaN: expected a finite number"

@@ -1,0 +1,160 @@
+//! The best predictor of a rank for samples: ridge regression, then the largest singular directions of its fit.
+
+/// Share of the mean diagonal that is added to it, so that few samples can be fitted.
+const RIDGE: f64 = 1e-4;
+/// Passes of the iteration that finds the directions.
+const PASSES: usize = 24;
+
+/// A predictor `Q (hidden, rank) · P (rank, input)`.
+pub(super) struct Fit {
+    pub(super) p: Vec<f32>,
+    pub(super) q: Vec<f32>,
+}
+
+/// Fits `Q · P · x` to `y` for pairs of rows of `xs` (n, input) and `ys` (n, hidden), in f64.
+///
+/// With `C = X'X + λI = L·L'` the ridge solution is `B = Y'X·C⁻¹`. Of `M = B·L = Y'X·L'⁻¹` the `rank` largest right
+/// singular vectors V give the best fit of that rank: `Q = M·V`, `P = V'·L⁻¹`.
+#[expect(clippy::cast_possible_truncation, reason = "to the nearest f32")]
+pub(super) fn low_rank(xs: &[Vec<f32>], ys: &[Vec<f32>], rank: usize) -> Fit {
+    let (input, hidden) = (xs[0].len(), ys[0].len());
+    let mut c = vec![0f64; input * input];
+    let mut m = vec![0f64; hidden * input];
+    for (x, y) in xs.iter().zip(ys) {
+        let x: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+        for (i, row) in c.chunks_exact_mut(input).enumerate() {
+            add(x[i], &x[..=i], &mut row[..=i]);
+        }
+        for (y, row) in y.iter().zip(m.chunks_exact_mut(input)) {
+            add(f64::from(*y), &x, row);
+        }
+    }
+    let trace: f64 = (0..input).map(|i| c[i * input + i]).sum();
+    let ridge = (trace / input as f64 * RIDGE).max(f64::MIN_POSITIVE);
+    for i in 0..input {
+        c[i * input + i] += ridge;
+    }
+    cholesky(&mut c, input);
+    for row in m.chunks_exact_mut(input) {
+        solve_lower(&c, row);
+    }
+    let mut g = vec![0f64; input * input];
+    for row in m.chunks_exact(input) {
+        for (i, out) in g.chunks_exact_mut(input).enumerate() {
+            add(row[i], row, out);
+        }
+    }
+    let mut v = directions(&g, input, rank);
+    let q = m
+        .chunks_exact(input)
+        .flat_map(|row| v.chunks_exact(input).map(|v| dot(row, v) as f32))
+        .collect();
+    for row in v.chunks_exact_mut(input) {
+        solve_upper(&c, row);
+    }
+    let p = v.iter().map(|x| *x as f32).collect();
+    Fit { p, q }
+}
+
+/// `rank` orthonormal rows that span the largest eigenvectors of `g` (n, n), from a fixed beginning.
+pub(super) fn directions(g: &[f64], n: usize, rank: usize) -> Vec<f64> {
+    let mut rows = orthonormal(n, rank);
+    for _ in 0..PASSES {
+        let mut next = vec![0f64; rank * n];
+        for (row, next) in rows.chunks_exact(n).zip(next.chunks_exact_mut(n)) {
+            for (x, g) in row.iter().zip(g.chunks_exact(n)) {
+                add(*x, g, next);
+            }
+        }
+        orthogonalize(&mut next, n);
+        rows = next;
+    }
+    rows
+}
+
+/// `rank` orthonormal rows of `n` elements, from a fixed seed.
+pub(super) fn orthonormal(n: usize, rank: usize) -> Vec<f64> {
+    let mut chaos = sluice_core::sparse::pi::PiChaos::hashed(3);
+    let mut rows: Vec<f64> = (0..rank * n)
+        .map(|_| f64::from(chaos.next_float()) - 0.5)
+        .collect();
+    orthogonalize(&mut rows, n);
+    rows
+}
+
+/// Gram and Schmidt, each row twice. A row that nothing is left of becomes an axis, less the rows before it.
+fn orthogonalize(rows: &mut [f64], n: usize) {
+    for i in 0..rows.len() / n {
+        let (before, row) = rows.split_at_mut(i * n);
+        let row = &mut row[..n];
+        for axis in 0..=n {
+            let size = dot(row, row).sqrt();
+            for _ in 0..2 {
+                for other in before.chunks_exact(n) {
+                    let along = dot(other, row);
+                    add(-along, other, row);
+                }
+            }
+            let left = dot(row, row).sqrt();
+            if left > size * 1e-10 && left > 0.0 {
+                row.iter_mut().for_each(|x| *x /= left);
+                break;
+            }
+            row.fill(0.0);
+            row[axis.min(n - 1)] = 1.0;
+        }
+    }
+}
+
+/// The lower factor of a positive definite matrix, of which the lower half is read and written.
+fn cholesky(c: &mut [f64], n: usize) {
+    for i in 0..n {
+        let (above, row) = c.split_at_mut(i * n);
+        let row = &mut row[..n];
+        for j in 0..i {
+            let other = &above[j * n..][..n];
+            row[j] = (row[j] - dot(&row[..j], &other[..j])) / other[j];
+        }
+        let left = row[i] - dot(&row[..i], &row[..i]);
+        // Positive by the ridge, apart from rounding.
+        row[i] = left.max(f64::MIN_POSITIVE).sqrt();
+    }
+}
+
+/// `L · z = row`, in place: a row of `· L'⁻¹`.
+fn solve_lower(l: &[f64], row: &mut [f64]) {
+    let n = row.len();
+    for i in 0..n {
+        let (done, rest) = row.split_at_mut(i);
+        rest[0] = (rest[0] - dot(done, &l[i * n..][..i])) / l[i * n + i];
+    }
+}
+
+/// `L' · z = row`, in place: a row of `· L⁻¹`.
+fn solve_upper(l: &[f64], row: &mut [f64]) {
+    let n = row.len();
+    for i in (0..n).rev() {
+        row[i] /= l[i * n + i];
+        let value = row[i];
+        add(-value, &l[i * n..][..i], &mut row[..i]);
+    }
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    let (mut sums, n) = ([0f64; 4], a.len().min(b.len()));
+    let (a, b) = (a[..n].as_chunks::<4>(), b[..n].as_chunks::<4>());
+    for (a, b) in a.0.iter().zip(b.0) {
+        for i in 0..4 {
+            sums[i] += a[i] * b[i];
+        }
+    }
+    let rest: f64 = a.1.iter().zip(b.1).map(|(a, b)| a * b).sum();
+    (sums[0] + sums[2]) + (sums[1] + sums[3]) + rest
+}
+
+/// `out += scale · x`
+fn add(scale: f64, x: &[f64], out: &mut [f64]) {
+    for (out, x) in out.iter_mut().zip(x) {
+        *out += scale * x;
+    }
+}
