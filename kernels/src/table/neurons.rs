@@ -120,21 +120,20 @@ impl KernelTable {
                     unsafe { neurons::listed_strip(args, skip, transpose, now, next, out) };
                 }
                 // SAFETY: by the caller.
-                None => unsafe { self.strip(args, now, next, out, lines, groups, &mut room) },
+                None => unsafe { self.strip(args, [now, next], out, lines, groups, &mut room) },
             }
             strips[i % 2] = strip(first + 2 * step);
         }
     }
 
-    /// Multiplies the rows of a strip; prefetches the next one meanwhile.
+    /// Multiplies the rows of a strip; prefetches the next one, which is given second, meanwhile.
     ///
     /// # Safety
     /// - As [`Self::matmul`], for the rows of `strip` and their outputs from `out` on.
     unsafe fn strip(
         &self,
         args: &Matmul<'_>,
-        strip: &Strip<'_>,
-        next: &Strip<'_>,
+        [strip, next]: [&Strip<'_>; 2],
         out: *mut f32,
         lines: Option<LinesFn>,
         groups: TileRange,
