@@ -113,7 +113,6 @@ impl KernelTable {
         }
         for (i, first) in (0..n_rows).step_by(step).enumerate() {
             let out = args.out.wrapping_add(first);
-            let here = Matmul { out, ..*args };
             let (now, next) = (&strips[i % 2], &strips[(i + 1) % 2]);
             match as_they_lie {
                 Some((skip, transpose)) => {
@@ -121,21 +120,21 @@ impl KernelTable {
                     unsafe { neurons::listed_strip(args, skip, transpose, now, next, out) };
                 }
                 // SAFETY: by the caller.
-                None => unsafe { self.strip(&here, now, next, lines, groups, &mut room) },
+                None => unsafe { self.strip(args, [now, next], out, lines, groups, &mut room) },
             }
             strips[i % 2] = strip(first + 2 * step);
         }
     }
 
-    /// Multiplies the rows of a strip; prefetches the next one meanwhile.
+    /// Multiplies the rows of a strip; prefetches the next one, which is given second, meanwhile.
     ///
     /// # Safety
-    /// - As [`Self::matmul`], for the rows of `strip`, whose outputs start at `args.out`.
+    /// - As [`Self::matmul`], for the rows of `strip` and their outputs from `out` on.
     unsafe fn strip(
         &self,
         args: &Matmul<'_>,
-        strip: &Strip<'_>,
-        next: &Strip<'_>,
+        [strip, next]: [&Strip<'_>; 2],
+        out: *mut f32,
         lines: Option<LinesFn>,
         groups: TileRange,
         room: &mut GroupPanels,
@@ -155,7 +154,7 @@ impl KernelTable {
                 rows: (0..n_rows).into(),
                 activations,
                 tokens: args.tokens,
-                out: args.out,
+                out,
                 out_stride: args.out_stride,
                 store: if g == 0 { args.store } else { Store::Continue },
                 prefetch: args.prefetch,
