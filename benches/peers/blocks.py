@@ -1,7 +1,8 @@
 """ASDSL's outliers and mixed blocks against our types at equal bytes: perplexity and divergence of a small model.
 
 Each scheme rounds all matrices of the model; the rounded weights are put into an F32 copy of the file, so that every row of the
-table differs in its weights alone. Ours: `sluice quantize --pure TYPE`, or `--bits-per-weight`, and back to F32.
+table differs in its weights alone. Ours: `sluice quantize --pure TYPE`, also
+with another type for the values (attn_v), and back to F32.
 
 * outliers: weights beyond 3.5 standard deviations of their row, 0.5% of them at most, or simply the largest 0.5%, are stored apart
   (fp16 and a column of 16 bits, sorted by row) and are 0 in blocks of 3 or 4 bits with the best scale;
@@ -126,7 +127,7 @@ class Bench:
         say(f"| whole model | 32 | {re.search(r'Final estimate: PPL = ([0-9.]+)', shown)[1]} | 0 | |")
 
     def sluice(self, *words):
-        done = subprocess.run([self.args.sluice, *map(str, words)], capture_output=True, text=True)
+        done = subprocess.run([self.args.sluice, *map(str, words)], check=False, capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(f"sluice {words[0]}: {done.stderr}")
         return done.stdout + done.stderr
@@ -186,8 +187,8 @@ def main():
     bench = Bench(args)
     for ty in ("LANE3", "Q4_0", "IQ4_NL", "Q4_1", "LANE5", "LANE7"):
         bench.ours(ty, ("--pure", [ty]))
-    for bits in (3.5, 4.5):
-        bench.ours(f"budget of {bits}", ("--bits-per-weight", bits, []))
+    for ty, values in (("LANE3", "LANE5"), ("LANE3", "LANE7"), ("IQ4_NL", "LANE7"), ("IQ4_NL", "Q8_0")):
+        bench.ours(f"{ty}, values in {values}", ("--pure", "--tensor-type", f"attn_v={values}", [ty]))
     for name, scheme in schemes():
         bench.theirs(name, scheme)
 
