@@ -113,6 +113,17 @@ impl Layers {
             .collect()
     }
 
+    /// The share of all neurons that are kept if layers keep shares of theirs, of those that are not 0.
+    pub(super) fn kept(&self, shares: &[f32]) -> f64 {
+        let (mut kept, mut all) = (0.0, 0.0);
+        for (layer, share) in self.0.iter().zip(shares) {
+            let n = float(layer.n);
+            kept += n * layer.active().min(f64::from(*share));
+            all += n;
+        }
+        kept / f64::max(all, 1.0)
+    }
+
     /// The share that each layer's threshold keeps.
     pub(super) fn densities(&self, thresholds: &[f32]) -> Vec<f64> {
         let layers = self.0.iter().zip(thresholds);

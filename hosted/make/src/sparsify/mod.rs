@@ -93,10 +93,16 @@ pub fn sparsify(
         compares: signal != NeuronSignal::Gate || can_compare,
     };
     let layers = count(session, chunks, mode, &mut progress)?;
-    let reference = Reference::of_few(session, some(chunks, SHARING_CHUNKS))?;
-    let (sharing, alone) = Sharing::measure(session, &reference, &layers, mode, |done, all| {
+    // Shares are compared on other chunks than those that they were made from.
+    let (made, compared) = sharing_chunks(chunks);
+    let reference = Reference::of_few(session, made)?;
+    let measured = Sharing::measure(session, &reference, &layers, mode, |done, all| {
         progress(SparsifyPhase::Alone, done, all);
-    })?;
+    });
+    // Its logits take memory.
+    drop(reference);
+    let (sharing, alone) = measured?;
+    let reference = Reference::of_few(session, compared)?;
     let mut shares = Vec::new();
     for i in 1..GRID {
         let density = share(i, GRID);
@@ -110,12 +116,12 @@ pub fn sparsify(
         SparsifyGoal::Density(density) => (density, None),
         SparsifyGoal::Divergence(goal) => {
             let reference = Reference::of_many(some(chunks, CHUNKS_MIN));
-            let at = |density: f64| layers.thresholds(&shares_at(&shares, density));
+            let at = |density: f64| thresholds(&layers, &shares, density);
             let (density, kl) = search(session, &reference, mode, at, goal, &mut progress)?;
             (density, Some(kl))
         }
     };
-    let thresholds = layers.thresholds(&shares_at(&shares, density));
+    let thresholds = thresholds(&layers, &shares, density);
     let kinds = model.config().kinds.iter();
     let name = Path::new(model.name()).file_name();
     Ok(SparseFile {
@@ -131,6 +137,12 @@ pub fn sparsify(
         alone,
         kl,
     })
+}
+
+/// Two chunks that layers are measured on alone, and two that shares are compared on.
+fn sharing_chunks<'c>(chunks: &[&'c [u32]]) -> (Vec<&'c [u32]>, Vec<&'c [u32]>) {
+    let four = some(chunks, 4);
+    (vec![four[0], four[2]], vec![four[1], four[3]])
 }
 
 /// Reads the text whole and counts signals.
@@ -152,6 +164,23 @@ fn count(
         progress(SparsifyPhase::Counting, i + 1, chunks.len());
     }
     counter.layers()
+}
+
+/// Thresholds that keep a density, or all neurons that are not 0 if these are fewer: what layers with many zeros cannot
+/// keep, the others do.
+fn thresholds(layers: &Layers, shares: &[(f64, Vec<f32>)], density: f64) -> Vec<f32> {
+    let (mut low, mut high) = (density, 1.0);
+    if layers.kept(&shares_at(shares, density)) >= density {
+        high = density;
+    }
+    for _ in 0..30 {
+        let middle = low.midpoint(high);
+        match layers.kept(&shares_at(shares, middle)) < density {
+            true => low = middle,
+            false => high = middle,
+        }
+    }
+    layers.thresholds(&shares_at(shares, high))
 }
 
 /// Shares of the layers for any density: below the first of the list in its proportions.
@@ -242,7 +271,5 @@ const fn narrow(x: f64) -> f32 {
 
 /// Number of densities of the file's shares.
 const GRID: usize = 20;
-/// Number of chunks that shares are measured on.
-const SHARING_CHUNKS: usize = 2;
 /// Steps of the search for a density.
 const STEPS: usize = 256;
