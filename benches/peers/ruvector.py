@@ -28,7 +28,8 @@ sluice-core = {{ path = "{core}" }}
 """
 
 
-def main():
+def main() -> None:
+    """Write the crate, build and run it."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--work", type=pathlib.Path, required=True, help="folder of the scratch crate")
     work = parser.parse_args().work.resolve()

@@ -100,8 +100,8 @@ fn multiply(table: &KernelTable, matrix: &[f32], x: &[f32], out: &mut [f32]) {
     }
 }
 
-/// A predictor in 8 bits, multiplied by the engine's kernels: a quarter of the bytes. Its scores differ from those of
-/// the matrices by their rounding; they are the same on every kernel table.
+/// A predictor in 8 bits, multiplied by the engine's kernels: a quarter of the bytes. Its scores differ by
+/// the rounding of the matrices; they are the same on every kernel table.
 #[derive(Clone, Copy, Debug)]
 pub struct Int8Predictor<'a> {
     layouts: [PanelLayout; 2],

@@ -89,7 +89,7 @@ impl SparseInferenceBackend {
     /// Of a GGUF or `.slc` file.
     ///
     /// # Errors
-    /// The file is not a model that can be run, or there is no memory for it.
+    /// The file is not a model that can be run, or memory does not suffice.
     pub fn from_gguf(path: impl AsRef<Path>) -> SparseResult<Self> {
         Self::from_model(&Model::open(path)?, Limits::default())
     }

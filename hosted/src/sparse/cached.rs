@@ -64,8 +64,8 @@ impl NeuronSource for BundleFile {
     }
 }
 
-/// A [`SparseFfn`] of which hot neurons stay in memory, and cold ones as a [`NeuronCache`] keeps them. Outputs are those of
-/// the network in memory, bit for bit.
+/// A [`SparseFfn`] of which hot neurons stay in memory, and cold ones as a [`NeuronCache`] keeps them. Outputs equal
+/// the network's in memory, bit for bit.
 pub struct CachedFfn {
     dims: FfnDims,
     source: Box<dyn NeuronSource>,
@@ -133,7 +133,7 @@ impl CachedFfn {
                 self.bundles[neuron] = Some(bundle);
             }
         }
-        // The network of the active neurons alone: their order is that of all.
+        // The network of the active neurons alone: in the same order.
         let (mut weights, mut b1) = (Vec::new(), Vec::new());
         for bundle in active.iter().filter_map(|i| self.bundles[*i].as_deref()) {
             let (w1, rest) = bundle.split_at(self.dims.input);

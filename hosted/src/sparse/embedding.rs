@@ -54,7 +54,7 @@ impl SparseEmbeddingProvider {
     /// Of a GGUF or `.slc` file.
     ///
     /// # Errors
-    /// The file is not a model that can be run, or there is no memory for it.
+    /// The file is not a model that can be run, or memory does not suffice.
     pub fn from_gguf(path: impl AsRef<Path>) -> SparseResult<Self> {
         Self::from_model(&Model::open(path)?)
     }
@@ -238,7 +238,7 @@ impl StreamedEmbedding {
     /// Adds a vector.
     ///
     /// # Errors
-    /// A width that is not a multiple of 32, or not that of the vectors before; a number that is not finite. Nothing has
+    /// A width that is not a multiple of 32, or another one than before; a number that is not finite. Nothing has
     /// changed then.
     pub fn push_vector(&mut self, vector: &[f32]) -> SparseResult<&StoredVector> {
         let start = Instant::now();

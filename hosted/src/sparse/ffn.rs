@@ -186,7 +186,7 @@ impl SparseFfn {
         self.forward(input, Selected::All)
     }
 
-    /// The mean absolute difference between the output of selected neurons and that of all.
+    /// The mean absolute difference between the outputs of selected neurons and of all.
     ///
     /// # Errors
     /// An input or a list that does not fit.

@@ -56,7 +56,7 @@ impl DenseMatrix {
     /// A row.
     ///
     /// # Panics
-    /// If there is no such row.
+    /// If the row does not exist.
     #[must_use]
     pub fn row(&self, i: usize) -> &[f32] {
         &self.data[i * self.n_cols..][..self.n_cols]

@@ -1,6 +1,6 @@
 //! Jitter, orders and numbers that are the same in every run: from the digits of π, or from a hash of a counter.
 //!
-//! One hundred digits repeat: orders of 100 items are the same in every round, and those of n items begin at only
+//! One hundred digits repeat: orders of 100 items are the same in every round, and orders of n items begin at only
 //! `100 / gcd(n, 100)` different digits. [`PiChaos::hashed`] has neither limit. [`PiScheduler`] and
 //! [`DeterministicJitter`] take it unless digits are asked for.
 

@@ -1,4 +1,4 @@
-//! Formulas against f64, and what the predecessor's metrics do not see beside those that do.
+//! Formulas against f64, and what the predecessor's metrics do not see next to the ones that do.
 #![allow(
     clippy::float_cmp,
     clippy::cast_possible_truncation,

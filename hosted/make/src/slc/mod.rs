@@ -74,7 +74,7 @@ pub enum SlcFileError {
     DownByNeuron,
     /// A precision lane, which has no number in GGUF.
     #[error(
-        "tensor {name} is of type {ty}, which GGUF has no number for: there is no GGUF file of this model; `sluice quantize \
+        "tensor {name} is of type {ty}, which GGUF has no number for: this model has no GGUF file; `sluice quantize \
          --allow-requantize` makes one of another type"
     )]
     Lane {

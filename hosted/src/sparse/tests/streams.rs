@@ -35,7 +35,7 @@ fn streams_take_the_lane_that_the_policy_chooses() {
     let lanes: std::collections::BTreeSet<_> =
         stream.stored().iter().map(StoredVector::lane).collect();
     assert!(lanes.len() >= 3, "{lanes:?}");
-    // Bytes are those of the lanes: 3.5, 5.5, 7.5 bits an element.
+    // Bytes follow from the lanes: 3.5, 5.5, 7.5 bits an element.
     for stored in stream.stored() {
         let bits = [3.5, 5.5, 7.5, 32.0][stored.lane().index()];
         assert_eq!(stored.bytes() as f64, 384.0 * bits / 8.0);

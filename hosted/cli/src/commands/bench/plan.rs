@@ -129,7 +129,7 @@ impl BenchArgs {
     /// Checks the requirements of `--in-turn`.
     ///
     /// # Errors
-    /// There is no adapter, or a test has too few generation steps.
+    /// An adapter is missing, or a test has too few generation steps.
     pub(super) fn check_in_turn(&self, tests: &[Test]) -> Result<(), UsageError> {
         if !self.in_turn {
             return Ok(());
