@@ -52,7 +52,7 @@ impl ModelSource {
     /// # Errors
     /// As [`Self::load`], and [`LoadError::Stopped`].
     pub fn load_with(&self, team: &Team, options: LoadOptions<'_>) -> Result<Model, LoadError> {
-        let tables = self.tables(&options)?;
+        let (tables, cold) = (self.tables(&options)?, self.left_cold(&options)?);
         let (n, none) = (team.count(), StopFlag::new());
         let stop = options.stop.unwrap_or(&none);
         let mut ignored = |_| {};
@@ -61,10 +61,6 @@ impl ModelSource {
         if options.check_tensors {
             self.check_tensors(stop)?;
         }
-        let cold = match options.experts {
-            Some(_) => self.cold_neurons()?,
-            None => None,
-        };
         let part = ModelPart {
             config,
             residency: match (&options.experts, &cold) {
@@ -73,19 +69,7 @@ impl ModelSource {
             },
             cold: cold.as_ref(),
         };
-        let memory = match options.source {
-            None => ModelMemory::for_file(file, gguf, part, tables, n)?,
-            Some(_) => {
-                let plan = ModelPlan::with_residency(gguf, config, part.residency);
-                let plan = plan.map_err(|error| LoadError::unusable(self.name(), error))?;
-                ModelMemory::new(plan, n)?
-            }
-        };
-        if options.experts.is_some() && options.source.is_some() {
-            return Err(LoadError::Experts(ExpertError::OtherSource {
-                name: self.name().to_owned(),
-            }));
-        }
+        let memory = self.memory(part, tables, n, options.source.is_some())?;
         let cpus = team.cpus_before();
         let (of_neurons, of_experts) = match &cold {
             Some(_) => (options.experts, None),
@@ -93,7 +77,7 @@ impl ModelSource {
         };
         let experts = of_experts
             .map(|options| beside_ranks(&cpus, || ExpertStore::open(file, gguf, config, options)));
-        let mut experts = experts.transpose().map_err(LoadError::Experts)?;
+        let experts = experts.transpose().map_err(LoadError::Experts)?;
         let dense = match (experts.is_some() || cold.is_some(), file.slc()?) {
             (true, Some(slc)) => longest_in_memory(&slc, part),
             _ => None,
@@ -118,18 +102,18 @@ impl ModelSource {
         })?;
         let sparse = self.sparse_plan(weights.get(), n, cold.is_some())?;
         let weights = Arc::new(weights);
-        if let (Some(cold), Some(options)) = (&cold, of_neurons) {
+        let neurons = cold.as_ref().zip(of_neurons).map(|(cold, options)| {
             let payloads = weights.get().weight_memory();
             let home = Home::new(payloads, cold.payload_offset(), weights.clone());
-            let opened = beside_ranks(&cpus, || ExpertStore::of_neurons(file, cold, home, options));
-            experts = Some(opened.map_err(LoadError::Experts)?);
-        }
+            beside_ranks(&cpus, || ExpertStore::of_neurons(file, cold, home, options))
+        });
+        let neurons = neurons.transpose().map_err(LoadError::Experts)?;
         Ok(Model {
             sparse,
             weights,
             heads: Arc::new(heads),
             opened: self.clone(),
-            experts: experts.map(Arc::new),
+            experts: experts.or(neurons).map(Arc::new),
             head_experts: None,
             dense,
             is_in_place: options.source.is_none() && file.slc()?.is_some(),
@@ -138,6 +122,21 @@ impl ModelSource {
                 Some(_) => ModelIdentity::unlike_any(),
             },
         })
+    }
+
+    fn memory(
+        &self,
+        part: ModelPart<'_>,
+        tables: Tables,
+        n_workers: usize,
+        has_source: bool,
+    ) -> Result<ModelMemory, LoadError> {
+        if !has_source {
+            return ModelMemory::for_file(self.file(), self.gguf(), part, tables, n_workers);
+        }
+        let plan = ModelPlan::with_residency(self.gguf(), part.config, part.residency);
+        let plan = plan.map_err(|error| LoadError::unusable(self.name(), error))?;
+        ModelMemory::new(plan, n_workers)
     }
 
     fn sparse_plan(
@@ -149,6 +148,18 @@ impl ModelSource {
         let setup = self.sparse.as_ref();
         let plan = setup.map(|setup| SparsePlan::new(setup, weights, n_threads, has_cold));
         plan.transpose().map_err(LoadError::Sparse)
+    }
+
+    /// The neurons that are left on disk.
+    fn left_cold(&self, options: &LoadOptions<'_>) -> Result<Option<ColdNeurons>, LoadError> {
+        match (&options.experts, options.source) {
+            (None, _) => Ok(None),
+            (Some(_), None) => self.cold_neurons(),
+            (Some(_), Some(_)) => {
+                let name = self.name().to_owned();
+                Err(LoadError::Experts(ExpertError::OtherSource { name }))
+            }
+        }
     }
 
     /// The neurons that can stay on disk; of a mixture none, as its experts do.
