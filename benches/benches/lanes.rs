@@ -134,17 +134,18 @@ fn errors(path: &str) {
     };
     let mut sums: BTreeMap<String, [[f64; 2]; ERROR.len()]> = BTreeMap::new();
     for tensor in gguf.tensors().filter(is_matrix) {
-        let data = &file[tensor.offset as usize..][..tensor.len_bytes as usize];
-        let mut x = vec![0f32; tensor.n_elements() as usize];
+        let size = |n: u64| usize::try_from(n).expect("the file is in memory");
+        let data = &file[size(tensor.offset)..][..size(tensor.len_bytes)];
+        let mut x = vec![0f32; size(tensor.n_elements())];
         dequantize_row(tensor.ty, data, &mut x);
         let kind = tensor.name.trim_end_matches(".weight").rsplit('.').next();
         for name in [kind.unwrap_or_default(), "all"] {
             let sums = sums.entry(name.to_owned()).or_default();
             for (sums, ty) in sums.iter_mut().zip(ERROR) {
                 if tensor.dims[0].is_multiple_of(ty.block_len() as u64) {
-                    let [error, size] = lost(ty, &x, tensor.dims[0] as usize);
+                    let [error, norm] = lost(ty, &x, size(tensor.dims[0]));
                     sums[0] += error;
-                    sums[1] += size;
+                    sums[1] += norm;
                 }
             }
         }

@@ -53,6 +53,11 @@ impl SparseEngineWasm {
         }
         let n = input_dim.saturating_mul(hidden_dim);
         let scale = 1.0 / (input_dim.max(1) as f32).sqrt();
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "from 1 to hidden_dim"
+        )]
         let kept = (sparsity * hidden_dim as f32).max(1.0) as usize;
         let engine = Self {
             dims: FfnDims {

@@ -199,15 +199,14 @@ fn skipping(table: &KernelTable, matrix: &Matrix, rows: &Aligned, n_tokens: usiz
             ..matrix.product(rows, n_tokens)
         };
         let n_groups = matrix.layout.n_cols().div_ceil(GROUP);
-        // SAFETY: `out` has tokens × rows elements and is exclusively borrowed.
-        unsafe {
-            match args.rows.start {
-                0 => {
-                    table.matmul_skipping_groups(&args, (0..n_groups / 2).into());
-                    table.matmul_skipping_groups(&args, (n_groups / 2..n_groups).into());
-                }
-                _ => table.matmul_skipping(&args),
-            }
+        if args.rows.start > 0 {
+            // SAFETY: `out` has tokens × rows elements and is exclusively borrowed.
+            unsafe { table.matmul_skipping(&args) };
+            continue;
+        }
+        for groups in [0..n_groups / 2, n_groups / 2..n_groups] {
+            // SAFETY: as above.
+            unsafe { table.matmul_skipping_groups(&args, groups.into()) };
         }
     }
     out

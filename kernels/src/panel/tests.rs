@@ -147,7 +147,8 @@ fn lanes_are_strings_of_bits() {
         for (j, value) in values.into_iter().enumerate() {
             let bit = |at: usize| i32::from(block[2 + at / 8] >> (at % 8) & 1);
             let code: i32 = (0..bits).map(|i| bit(bits * j + i) << i).sum();
-            assert_eq!(value, -0.25 * (code - (1 << (bits - 1))) as f32, "{ty} {j}");
+            let expected = -0.25 * (code - (1 << (bits - 1))) as f32;
+            assert_eq!(value.to_bits(), expected.to_bits(), "{ty} {j}");
         }
     }
 }

@@ -179,6 +179,7 @@ fn importance_moves_the_error_to_where_it_counts_less() {
 /// On the story model's rows, and on normal numbers. `cargo test --release -p sluice-kernels lanes_lose
 /// -- --nocapture` prints all of them.
 #[test]
+#[expect(clippy::print_stdout, reason = "figures to read")]
 fn lanes_lose_little_more_than_the_k_quants_of_their_size() {
     use GgmlType as T;
     let mut noise = Noise(31);
