@@ -18,7 +18,7 @@ const MODEL: &str = concat!(
     "/fixtures/sparse/tale-relu-5.8m-Q8_0.gguf"
 );
 const CHUNK: usize = 128;
-/// Chunks that shares are compared on: those of `sluice_make::sparsify`.
+/// Chunks that `sluice_make::sparsify` compares shares on.
 const SHARING: [usize; 2] = [8, 24];
 
 fn session() -> Session {

@@ -181,7 +181,7 @@ impl SparseFile {
     }
 }
 
-/// Shares for a density between those of a list in ascending order; `None` outside of them.
+/// Shares for a density between the densities of a list in ascending order; `None` outside of them.
 #[must_use]
 pub fn shares_between(shares: &[(f64, Vec<f32>)], density: f64) -> Option<Vec<f32>> {
     let above = shares

@@ -60,7 +60,7 @@ impl Network {
         }
     }
 
-    /// The norms of its neurons' columns of down, among those of all layers, [`ModelConfig::neurons_max`] for each.
+    /// The norms of its neurons' columns of down, from the norms of all layers, [`ModelConfig::neurons_max`] for each.
     pub(super) fn norms<'n>(&self, config: &ModelConfig, norms: &'n [f32]) -> &'n [f32] {
         let before = self.expert.unwrap_or(0) as usize * self.n_ff;
         let start = self.layer * config.neurons_max() + before;

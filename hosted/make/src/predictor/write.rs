@@ -154,7 +154,7 @@ impl TrainedPredictor {
     }
 }
 
-/// The predictor of a layer's dense network, or those of its experts one after the other.
+/// The predictor of a layer's dense network, or the predictors of its experts one after the other.
 struct LayerStack<'t> {
     layer: usize,
     of_experts: bool,
