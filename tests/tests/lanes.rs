@@ -1,7 +1,5 @@
 //! Models in precision lanes: `.slc` files whose weights have 3, 5 or 7 bits, and what refuses them elsewhere.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use sluice_core::engine::EngineLimits;
 use sluice_core::gguf::Gguf;
 use sluice_core::kernels::GgmlType::{self, LANE3, LANE5, LANE7};

@@ -227,8 +227,7 @@ fn each_expert_has_a_predictor_or_is_left_dense() {
         let gguf = Gguf::parse(&bytes, bytes.len() as u64).unwrap();
         let thresholds = gguf.tensor("blk.1.ffn_pred_up_exps.threshold").unwrap();
         let at = usize::try_from(thresholds.offset).unwrap();
-        let last = bytes[at + 12..at + 16].try_into().unwrap();
-        assert_eq!(f32::from_le_bytes(last), PREDICTOR_DENSE);
+        assert_eq!(bytes[at + 12..at + 16], PREDICTOR_DENSE.to_le_bytes());
         let (sparse, team) = load(&folder.model(), PREDICTOR).unwrap();
         let found = log_probabilities(&mut session(&sparse, &team, false), others);
         let pairs = dense.iter().zip(&found);

@@ -50,9 +50,11 @@ impl Toy {
             .values
             .iter_mut()
             .for_each(|x| *x = (*x - 80.0).max(0.0));
-        let mut labels = Labels::new(N_FF);
-        (0..2048).for_each(|i| labels.push(gates.row(i).iter().map(|x| *x > 0.0)));
-        let of_held = labels.split_off(N_TRAIN);
+        let [labels, of_held] = [0..N_TRAIN, N_TRAIN..2048].map(|rows| {
+            let mut labels = Labels::new(N_FF);
+            rows.for_each(|i| labels.push(gates.row(i).iter().map(|x| *x > 0.0)));
+            labels
+        });
         Self {
             train: inputs.some(0..N_TRAIN),
             held: inputs.some(N_TRAIN..2048),

@@ -16,7 +16,6 @@ use anyhow::{Context as _, bail};
 use budget::Chooser;
 use clap::{Args, value_parser};
 use core::fmt::Write as _;
-use packed::Packing;
 use regex_lite::Regex;
 use sluice::Team;
 use sluice::core::gguf::source::TensorSource;
@@ -30,7 +29,6 @@ use sluice_make::quantize::{
     FILE_TYPES, FileType, ImportanceMatrix, Plan, PlannedTensor, QuantizeFileError,
     QuantizeRequest, quantize as run,
 };
-use sluice_make::slc::SlcFileError;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use words::Words;
@@ -190,41 +188,30 @@ pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
     let Some(request) = request else {
         return Ok(Ending::Interrupted);
     };
-    if let (Some(hot), Some(importance)) = (&hot, &mut importance) {
+    if let Some((hot, importance)) = hot.as_ref().zip(importance.as_mut()) {
         hot.reorder(importance);
     }
-    let plan = Plan::new(&gguf, &request).with_context(|| file.name().to_owned())?;
+    let named = || file.name().to_owned();
+    let plan = Plan::new(&gguf, &request).with_context(named)?;
     let feasible = plan.check(&request, importance.as_ref());
-    let feasible = feasible.with_context(|| file.name().to_owned());
     check_patterns(&args.tensor_type, &request, &plan);
     if let Some(importance) = &importance {
         note_unknown(&plan, importance);
     }
     let Some(output) = output else {
-        return dry_run(&plan, feasible, &words);
+        return dry_run(&plan, feasible.with_context(named), &words);
     };
-    feasible?;
+    feasible.with_context(named)?;
     describe(&plan)?;
     let mut header = plan.header(&gguf, words.file_type, importance.as_ref(), &overrides);
     if let Some(hot) = &hot {
         hot.describe(&mut header);
     }
-    let (writer, packing) = Packing::start(header, output, request.into_slc)?;
     let ordered = hot.as_ref().map(|hot| hot.source(file.source()));
-    let source = match &ordered {
-        Some(ordered) => ordered,
-        None => file.source(),
-    };
-    match stream(source, &plan, importance.as_ref(), &writer, &team, stop) {
-        Err(QuantizeFileError::Stopped) => return Ok(interrupted(&words)),
-        result => result?,
-    }
-    match packing {
-        None => writer.finish()?,
-        Some(packing) => match packing.finish(writer, n_workers, stop) {
-            Err(SlcFileError::Stopped) => return Ok(interrupted(&words)),
-            result => result?,
-        },
+    let source = ordered.as_ref().map_or(file.source(), |ordered| ordered);
+    let tensors = |to: &GgufWriter| stream(source, &plan, importance.as_ref(), to, &team, stop);
+    if !packed::write(header, output, request.into_slc, n_workers, stop, tensors)? {
+        return Ok(interrupted(&words));
     }
     summary(&plan, &words, false);
     Ok(Ending::Done)

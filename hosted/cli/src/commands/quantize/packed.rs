@@ -7,7 +7,7 @@ use sluice::core::kernels::GgmlType;
 use sluice::core::model::LoadProgress;
 use sluice::core::team::StopFlag;
 use sluice::file::{GgufHeader, GgufWriter, OutputError, OutputFile};
-use sluice_make::quantize::QuantizeRequest;
+use sluice_make::quantize::{QuantizeFileError, QuantizeRequest};
 use sluice_make::slc::{FfnLayout, PackOptions, SlcFileError, SlcWatch, pack_written};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -39,16 +39,41 @@ pub(super) fn check_lanes(
                 .map(|ty| ("--token-embedding-type", ty)),
         )
         .chain(budget.into_iter().map(|ty| ("--budget-types", ty)));
-    for (flag, ty) in asked.filter(|(_, ty): &(&str, GgmlType)| ty.is_lane()) {
-        return Err(UsageError(format!(
+    let mut lanes = asked.filter(|(_, ty): &(&str, GgmlType)| ty.is_lane());
+    match lanes.next() {
+        Some((flag, ty)) => Err(UsageError(format!(
             "{flag} {ty}: GGUF has no number for this type, it exists in .slc files only; name an output that ends in .slc"
-        )));
+        ))),
+        None => Ok(()),
     }
-    Ok(())
+}
+
+/// Writes a model with this header to `output`, and its tensors by `tensors`; `false` if it was stopped.
+pub(super) fn write(
+    header: GgufHeader,
+    output: OutputFile,
+    into_slc: bool,
+    n_threads: usize,
+    stop: &StopFlag,
+    tensors: impl FnOnce(&GgufWriter) -> Result<(), QuantizeFileError>,
+) -> anyhow::Result<bool> {
+    let (writer, packing) = Packing::start(header, output, into_slc)?;
+    match tensors(&writer) {
+        Err(QuantizeFileError::Stopped) => return Ok(false),
+        result => result?,
+    }
+    let Some(packing) = packing else {
+        writer.finish()?;
+        return Ok(true);
+    };
+    match packing.finish(writer, n_threads, stop) {
+        Err(SlcFileError::Stopped) => Ok(false),
+        result => Ok(result.map(|()| true)?),
+    }
 }
 
 /// A `.slc` file that is made once all tensors are quantised, of a file that never gets a name.
-pub(super) struct Packing {
+struct Packing {
     output: OutputFile,
     head: Vec<u8>,
     len_bytes: u64,
@@ -56,7 +81,7 @@ pub(super) struct Packing {
 
 impl Packing {
     /// Starts the file to write tensors to: `output`, or with `into_slc` one that becomes it.
-    pub(super) fn start(
+    fn start(
         header: GgufHeader,
         output: OutputFile,
         into_slc: bool,
@@ -74,7 +99,7 @@ impl Packing {
     }
 
     /// Packs what was written.
-    pub(super) fn finish(
+    fn finish(
         self,
         writer: GgufWriter,
         n_threads: usize,

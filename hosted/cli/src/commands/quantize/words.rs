@@ -80,11 +80,7 @@ impl Words {
         let name = args
             .bits_per_weight
             .map_or(file_type.name.to_owned(), |n| format!("{n}bpw"));
-        let extension = if file_type.base.is_lane() {
-            "slc"
-        } else {
-            "gguf"
-        };
+        let extension = ["gguf", "slc"][usize::from(file_type.base.is_lane())];
         let beside = || input.with_file_name(format!("ggml-model-{name}.{extension}"));
         Ok(Self {
             output: output.map_or_else(beside, PathBuf::from),
