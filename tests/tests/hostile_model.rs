@@ -176,7 +176,7 @@ fn run_all(clean: &[u8], files: usize, make: impl Fn(&mut Vec<u8>, usize) + Sync
 }
 
 fn header_len(file: &[u8]) -> usize {
-    let gguf = Gguf::parse(file, file.len() as u64).expect("sound");
+    let gguf = Gguf::parse_with_lanes(file, file.len() as u64).expect("sound");
     gguf.header_bytes().len()
 }
 

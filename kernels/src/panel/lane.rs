@@ -61,11 +61,12 @@ fn at(bits: usize, n_cols: usize, index: usize) -> (usize, usize) {
 
 /// [`PanelFormat::pack_block`] of all lanes: one function, because images are small.
 #[inline(never)]
-fn pack(bits: usize, panel: &mut [u8], at: (usize, usize), row: usize, block: &[u8]) {
-    panel[at.0 + 2 * row..][..2].copy_from_slice(&block[..lane::QS]);
+fn pack(bits: usize, panel: &mut [u8], n_cols: usize, row: usize, index: usize, block: &[u8]) {
+    let (d, first_line) = at(bits, n_cols, index);
+    panel[d + 2 * row..][..2].copy_from_slice(&block[..lane::QS]);
     let codes = lane::codes(bits, block);
     for (plane, first, lines) in planes(bits) {
-        let lines = &mut panel[at.1 + lines * LINE_BYTES..][..plane * LINE_BYTES];
+        let lines = &mut panel[first_line + lines * LINE_BYTES..][..plane * LINE_BYTES];
         match plane {
             4 => set_codes::<4>(lines, row, &codes, first),
             2 => set_codes::<2>(lines, row, &codes, first),
@@ -82,11 +83,12 @@ fn pack(bits: usize, panel: &mut [u8], at: (usize, usize), row: usize, block: &[
 
 /// [`PanelFormat::unpack_block`] of all lanes.
 #[inline(never)]
-fn unpack(bits: usize, panel: &[u8], at: (usize, usize), row: usize, block: &mut [u8]) {
-    block[..lane::QS].copy_from_slice(&panel[at.0 + 2 * row..][..2]);
+fn unpack(bits: usize, panel: &[u8], n_cols: usize, row: usize, index: usize, block: &mut [u8]) {
+    let (d, first_line) = at(bits, n_cols, index);
+    block[..lane::QS].copy_from_slice(&panel[d + 2 * row..][..2]);
     let mut codes = [0; lane::COLS];
     for (plane, first, lines) in planes(bits) {
-        let lines = &panel[at.1 + lines * LINE_BYTES..];
+        let lines = &panel[first_line + lines * LINE_BYTES..];
         for (col, of_col) in codes.iter_mut().enumerate() {
             let found = match plane {
                 4 => code::<4>(lines, row, col),
@@ -121,10 +123,10 @@ impl<const BITS: usize> PanelFormat for Lane<BITS> {
     }
 
     fn pack_block(panel: &mut [u8], n_cols: usize, row: usize, index: usize, block: &[u8]) {
-        pack(BITS, panel, Self::at(n_cols, index), row, block);
+        pack(BITS, panel, n_cols, row, index, block);
     }
 
     fn unpack_block(panel: &[u8], n_cols: usize, row: usize, index: usize, block: &mut [u8]) {
-        unpack(BITS, panel, Self::at(n_cols, index), row, block);
+        unpack(BITS, panel, n_cols, row, index, block);
     }
 }
