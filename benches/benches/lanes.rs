@@ -1,4 +1,4 @@
-//! Precision lanes beside the types of their size: `cargo bench -p sluice-benches --bench lanes` prints GB/s of one token from
+//! Precision lanes next to the types of their size: `cargo bench -p sluice-benches --bench lanes` prints GB/s of one token from
 //! memory; with a GGUF file in F16, BF16 or F32 as argument, the error of each type on its matrices instead.
 //!
 //! Speed: two threads, each with matrices of its own that together are four times the last-level cache; types in turn, medians, by the time that a thread has a CPU.
@@ -161,7 +161,7 @@ fn errors(path: &str) {
     }
 }
 
-/// The sum of squared errors of a type, and that of the squares.
+/// The sum of squared errors of a type, and the sum of squares.
 fn lost(ty: GgmlType, x: &[f32], n_cols: usize) -> [f64; 2] {
     let mut blocks = vec![0; x.len() / ty.block_len() * ty.block_bytes()];
     quantize_rows(ty, x, n_cols, None, &mut blocks).expect("finite weights in whole blocks");

@@ -7,7 +7,7 @@ with another type for the values (attn_v), and back to F32.
 * outliers: weights beyond 3.5 standard deviations of their row, 0.5% of them at most, or simply the largest 0.5%, are stored apart
   (fp16 and a column of 16 bits, sorted by row) and are 0 in blocks of 3 or 4 bits with the best scale;
 * mixed blocks: 2, 3, 4 or 8 bits for each block, chosen by the error saved per bit, within the bits of our type. Blocks of 32 have an
-  fp16 scale and a tag of 2 bits; those of 128 have ASDSL's own numbers (f32 scale and offset, u32 place, u8 bits).
+  fp16 scale and a tag of 2 bits; blocks of 128 have ASDSL's own numbers (f32 scale and offset, u32 place, u8 bits).
 
     python3 benches/peers/blocks.py --work DIR --model FILE.gguf --text FILE [--chunks 8] [--sluice PROGRAM]
 

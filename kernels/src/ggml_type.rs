@@ -1,4 +1,4 @@
-//! Tensor types as GGUF files number them, and those of `.slc` files alone, with their block geometry.
+//! Tensor types as GGUF files number them, and types of `.slc` files alone, with their block geometry.
 //!
 //! All types that ggml has written to files are named here, so that a file with a type this
 //! build cannot run is still described correctly ("there are no kernels for type Q8_K yet") and its size

@@ -170,7 +170,7 @@ fn stats(model: &Model) -> ExpertStats {
     model.experts().unwrap().stats()
 }
 
-/// Memory for a share of a hundred of a model's clusters, at least those of a layer: the first has no hot neurons.
+/// Memory for a share of a hundred of a model's clusters, at least a layer's: the first has no hot neurons.
 fn cache(path: &Path, share: usize) -> usize {
     let options = ExpertOptions::new(usize::MAX >> 1);
     let model = load(path, "exact", &team(1), Some(options)).unwrap();

@@ -182,7 +182,7 @@ unsafe impl Sync for Home {}
 impl Home {
     /// The payloads of a `.slc` file, which begin at `offset` of it, in memory of their own that `weights` keeps.
     ///
-    /// Reads write to it while references to all of it exist: Rust takes bytes behind a reference for unchanging, as with a
+    /// Reads write to it while references to all of it exist: Rust takes referenced bytes for unchanging, as with a
     /// file map. Nothing reads the pages of a cluster before it was lent, or after it was given back.
     pub(crate) fn new(payloads: &[u8], offset: u64, weights: Arc<dyn Any + Send + Sync>) -> Self {
         Self {

@@ -114,7 +114,7 @@ impl AlignedMemory {
         Ok(unsafe { mlock(part.as_ptr().cast_mut().cast(), part.len()) }?)
     }
 
-    /// Keeps a part in small pages, so that those of its pages that are not used stay out of memory. A hint.
+    /// Keeps a part in small pages, so that pages that are not used stay out of memory. A hint.
     ///
     /// # Panics
     /// If the range is outside of the memory.

@@ -16,7 +16,7 @@ const D_BYTES: usize = PANEL_ROWS * 2;
 impl<const BITS: usize> Lane<BITS> {
     /// Bytes of the lines of a block.
     pub(crate) const LINES: usize = BITS * LINE_BYTES;
-    /// Where the lines of 2 bits and those of 1 bit are.
+    /// Where the lines of 2 bits and of 1 bit are.
     pub(crate) const PAIRS: usize = pairs_bit(BITS) * LINE_BYTES;
     pub(crate) const LAST: usize = last_bit(BITS) * LINE_BYTES;
 

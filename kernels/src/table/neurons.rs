@@ -40,7 +40,7 @@ impl KernelTable {
     }
 
     /// [`Self::matmul_skipping`] of some groups of 256 columns. Unless they are the first, the sums in `args.out` are
-    /// continued, which are those of the columns before: the bits of one product.
+    /// continued, which the columns before have: the bits of one product.
     ///
     /// # Safety
     /// - As [`Self::matmul_skipping`]; sums that are continued are numbers.

@@ -37,7 +37,7 @@ impl fmt::Debug for ExpertWeights<'_> {
     }
 }
 
-/// Neurons of a cluster: those of a dense network that a source lends together ([`ExpertSource::hot_neurons`]).
+/// Neurons of a cluster, which a source lends together, of a dense network ([`ExpertSource::hot_neurons`]).
 pub const CLUSTER_NEURONS: usize = 64;
 
 /// The part of an expert that a product reads: its gate and up matrices, or its down matrix.

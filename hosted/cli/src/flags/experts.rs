@@ -21,7 +21,7 @@ use std::path::PathBuf;
 pub(crate) struct ExpertArgs {
     /// Keep a mixture's experts, or cold neurons, on disk and cache up to this many MiB
     ///
-    /// Cold neurons are those of a model by `sluice quantize --hot` and `sluice pack --ffn neuron`.
+    /// Cold neurons exist in models made by `sluice quantize --hot` and `sluice pack --ffn neuron`.
     #[arg(long, visible_alias = "neuron-cache", value_name = "MiB", env = "SLUICE_EXPERT_CACHE", hide_env_values = true,
         value_parser = value_parser!(u32).range(1..=1 << 30))]
     expert_cache: Option<u32>,

@@ -19,7 +19,7 @@ pub struct FileType {
 
 macro_rules! file_types {
     ($($name:literal = $number:literal, $base:ident, $description:literal;)*) => {
-        /// All file types, smallest first; then those of `.slc` files alone.
+        /// All file types, smallest first; then the types of `.slc` files alone.
         pub const FILE_TYPES: &[FileType] = &[$(FileType {
             name: $name,
             number: $number,

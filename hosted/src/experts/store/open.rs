@@ -66,7 +66,7 @@ impl ExpertStore {
     /// Opens the cold neurons of a model's file, whose weights are at `home`.
     ///
     /// # Errors
-    /// [`ExpertError`]: memory is short for those of a layer, or a file or device is unavailable.
+    /// [`ExpertError`]: memory is short for a layer's, or a file or device is unavailable.
     pub(crate) fn of_neurons(
         file: &ModelFile,
         cold: &ColdNeurons,

@@ -168,7 +168,7 @@ struct Chunk<'a> {
     prefetch: bool,
     scores: ScoresFn,
     values: ValuesFn,
-    /// Values of one query, and those of a pair of which the first or the second key is seen.
+    /// Values of one query, and of a pair of which the first or the second key is seen.
     alone: ValuesFn,
     of_half_pair: [ValuesFn; 2],
     running: Running,

@@ -110,7 +110,7 @@ impl<B: SmallBlock> Block for Small<B> {
     }
 }
 
-/// For the lanes of 3 and 7 bits; that of 5 has the panels, and so the products, of Q5_0.
+/// For the lanes of 3 and 7 bits; the lane of 5 has the panels, and so the products, of Q5_0.
 impl<const BITS: usize> Block for Lane<BITS> {
     // Signed bytes are what products of more than five bits take.
     const MAX: u8 = if BITS == 7 { 255 } else { 15 };

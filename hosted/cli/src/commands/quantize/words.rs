@@ -81,9 +81,9 @@ impl Words {
             .bits_per_weight
             .map_or(file_type.name.to_owned(), |n| format!("{n}bpw"));
         let extension = ["gguf", "slc"][usize::from(file_type.base.is_lane())];
-        let beside = || input.with_file_name(format!("ggml-model-{name}.{extension}"));
+        let next_to = || input.with_file_name(format!("ggml-model-{name}.{extension}"));
         Ok(Self {
-            output: output.map_or_else(beside, PathBuf::from),
+            output: output.map_or_else(next_to, PathBuf::from),
             input,
             file_type,
             threads: threads.or(asked.filter(|&n| n > 0)),
