@@ -6,6 +6,7 @@ use crate::run::Aligned;
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
 use sluice_core::kernels::GgmlType;
+use sluice_core::kernels::quantize::quantize_rows;
 use sluice_core::model::{ModelConfig, PREDICTOR_THRESHOLDS, Predictor, PredictorPlan};
 use std::sync::LazyLock;
 
@@ -89,7 +90,7 @@ fn file(ty: GgmlType, rank: Option<u32>, n_expert: u32, is_powerinfers: bool) ->
                 name: format!("blk.{layer}.{name}"),
                 dims: dims.iter().map(|n| u64::from(*n)).collect(),
                 ty,
-                data: encode(ty, &values),
+                data: blocks(ty, &values, dims[0]),
             });
         };
         let [down, up] = match is_powerinfers {
@@ -117,6 +118,16 @@ fn file(ty: GgmlType, rank: Option<u32>, n_expert: u32, is_powerinfers: bool) ->
         metadata: vec![("general.architecture".to_owned(), "predictor".into()), key],
         tensors,
     }
+}
+
+/// Values in rows of `n_cols`, as [`encode`] or the quantiser writes them.
+fn blocks(ty: GgmlType, values: &[f32], n_cols: u32) -> Vec<u8> {
+    if ty != GgmlType::Q4_0 {
+        return encode(ty, values);
+    }
+    let mut out = vec![0; values.len() / ty.block_len() * ty.block_bytes()];
+    quantize_rows(ty, values, n_cols as usize, None, &mut out).expect("whole blocks of numbers");
+    out
 }
 
 /// Bytes of memory for each byte of a file, and beyond that.

@@ -272,7 +272,8 @@ mod tests {
             std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
         };
         let types = WeightType::ALL.into_iter().map(WeightType::ggml);
-        for ty in types.filter(|ty| *ty != GgmlType::F32) {
+        // Lanes are ours alone.
+        for ty in types.filter(|ty| *ty != GgmlType::F32 && !ty.is_lane()) {
             let (type_id, name) = (ty as u32, ty.name());
             let mut quantised = read(format!("{name}.q"));
             let expected_bytes = read(format!("{name}.f32"));

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Experts on disk")]
 pub(crate) struct ExpertArgs {
-    /// Keep a mixture's experts, or cold neurons, on disk and cache up to this many MiB
+    /// Keep experts or cold neurons on disk and cache up to this many MiB
     ///
     /// Cold neurons exist in models made by `sluice quantize --hot` and `sluice pack --ffn neuron`.
     #[arg(long, visible_alias = "neuron-cache", value_name = "MiB", env = "SLUICE_EXPERT_CACHE", hide_env_values = true,

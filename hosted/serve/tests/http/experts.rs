@@ -100,7 +100,7 @@ fn answers_are_those_of_the_model_in_memory() {
         "model \"mixture\": experts: ",
         ", read by simulated",
         "model \"mixture\": prompts are processed 512 tokens at a time (-ub)",
-        "model \"other\": warning: --expert-cache has no effect: it has no experts",
+        "model \"other\": warning: --expert-cache has no effect: it has neither experts nor cold neurons",
     ] {
         assert!(lines.contains(said), "{said}\n{lines}");
     }

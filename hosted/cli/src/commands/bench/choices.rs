@@ -113,7 +113,7 @@ mod tests {
         let expected = Recall {
             chosen: 0.5,
             recall: Some(0.5),
-            energy: Some(0.1),
+            energy: Some(36.0 / 37.0),
         };
         assert_eq!(choices.of(1), Some(expected));
         let others = Choices::new(2, Vec::new(), false);
