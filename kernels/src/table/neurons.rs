@@ -6,7 +6,7 @@ use crate::contract::GROUP;
 use crate::neuron::{Form, GroupPanels, LinesFn, STRIP_ROWS, Strip};
 use crate::panel::PANEL_ROWS;
 use crate::panel::form::CHUNK;
-use crate::vector::neurons::{self, listed::RowsAhead};
+use crate::vector::neurons::{self, columns, listed::RowsAhead};
 
 impl KernelTable {
     /// [`Self::matmul`] of the rows that `rows` lists instead of `args.rows`: element (token t, i) is the product with
@@ -59,7 +59,7 @@ impl KernelTable {
         match (self.skip)(args.layout.ty()) {
             // SAFETY: holding the table proves the features; the tile is within its operands; the caller vouches for
             // `out`.
-            Some(skip) => unsafe { neurons::products(args, &skip, groups) },
+            Some(skip) => unsafe { columns::products(args, &skip, groups) },
             // SAFETY: as above.
             None => unsafe { self.strips(args, start, end - start, None, groups) },
         }

@@ -27,7 +27,7 @@ matmul!(Block);
 unsafe fn few_tokens<B: Block, const T: usize>(args: &Matmul<'_>) {
     if T > 1 && B::SHARED {
         // SAFETY: by the caller.
-        return unsafe { few_unpacked(args, B::BYTES, &kind::<B>()) };
+        return unsafe { few_by_kind(args, B::BYTES, &kind::<B>()) };
     }
     let n_cols = args.layout.n_cols();
     let few = Few::<T>::new(args, true);
@@ -125,7 +125,7 @@ unsafe fn add_block<B: Block, const T: usize>(
 /// - As [`matmul`]; there are 1 to [`FEW`] tokens.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
 #[inline(never)] // One function for all types.
-unsafe fn few_unpacked(args: &Matmul<'_>, block_bytes: usize, kind: &BlockKind) {
+unsafe fn few_by_kind(args: &Matmul<'_>, block_bytes: usize, kind: &BlockKind) {
     const T: usize = FEW;
     let n_cols = args.layout.n_cols();
     let few = Few::<T>::new(args, true);
