@@ -1,10 +1,10 @@
 //! Products that read only some neurons: columns whose activation codes are not 0, of matrices in
 //! [`Form::Neurons`](crate::neuron::Form), or rows that are listed, of matrices in `Form::Rows`.
 //!
-//! Of columns ([`columns`]), up to four chunks of 128 outputs and a group at a time: the exact dots of each sub-block, four columns
-//! interleaved into lines of panels ([`dots`]); then the scales, in the order and with the operations of the dense product
-//! ([`finish`]). A code of 0 adds nothing to an exact sum, so both have the same bits. Meanwhile the columns that follow in
-//! memory are prefetched, each as a whole: the CPU's own prefetchers do not see which is next. Rows: see [`listed`].
+//! Of columns ([`columns`]), up to four chunks of 128 outputs and a group at a time: the exact dots of each sub-block,
+//! four columns interleaved into lines of panels ([`dots`]); then the scales, in the order and with the operations of the
+//! dense product ([`finish`]). A code of 0 adds nothing to an exact sum, so both have the same bits. Meanwhile the columns
+//! that follow in memory are prefetched: the CPU's own prefetchers do not see which is next. Rows: see [`listed`].
 #![allow(
     clippy::multiple_unsafe_ops_per_block,
     reason = "a kernel's safety argument is one: pointers stay inside operands that were checked"
