@@ -104,6 +104,8 @@ if has wasm32-wasip1 && command -v node >/dev/null; then
     node --no-warnings examples/wasm/sparse.mjs \
         "$CARGO_TARGET_DIR/wasm32-wasip1/debug/sluice_examples.wasm" \
         "$(sed -n 's/^const BITS: &str = "\(.*\)";$/\1/p' examples/tests/wasm.rs)"
+else
+    echo "SKIPPED: examples/wasm in Node, which needs node and the target wasm32-wasip1"
 fi
 if [[ $mode == --all ]]; then
     for unit in "${units[@]}"; do
