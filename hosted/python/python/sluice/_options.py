@@ -48,7 +48,7 @@ class Options(TypedDict, total=False):
         expert_cache_mib (int, MiB, 1 to 2**30): Leave a mixture's experts, or a dense model's cold neurons, on disk and
             cache up to this much; by default `SLUICE_EXPERT_CACHE`, else all are in memory.
         expert_io (str): How they are read: `uring`, `pread` or `mmap`; by default the first that works.
-        expert_policy (str, "aged"): The eviction policy: `aged`, `lru`, `lfu`, `fifo`, `heat`, or `static` with a profile.
+        expert_policy (str, "aged"): Eviction: `aged`, `lru`, `lfu`, `fifo`, `heat`, or `static` with a profile.
         expert_profile (path): The experts that `static` keeps; `sluice experts stats --profile-out` writes it.
         expert_prefetch (bool, True): Read experts before their layer is reached, by a guess.
         expert_dirs (list of paths): Folders with copies of the model on other drives, read in turn.
