@@ -43,7 +43,7 @@ SHAPES = {
     "prosparse-7b": dict(n_embd=4096, n_head=32, n_kv=32, head=128, n_ff=11008, n_expert=0, n_used=0,
                          threshold=1.2816, active=10, bar=1.35),
     "prosparse-7b-predicted": dict(n_embd=4096, n_head=32, n_kv=32, head=128, n_ff=11008, n_expert=0, n_used=0,
-                                   threshold=1.2816, active=15, bar=1.70, rank=64),
+                                   threshold=1.2816, active=10, bar=1.70, rank=64),
     "smallthinker-21b": dict(n_embd=2560, n_head=28, n_kv=4, head=128, n_ff=768, n_expert=64, n_used=6,
                              threshold=0.6745, active=25, bar=1.15),
 }
