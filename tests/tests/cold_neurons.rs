@@ -212,6 +212,31 @@ fn whatever_is_in_memory_the_logits_are_those_of_all_neurons() {
 }
 
 #[test]
+fn a_layer_may_have_no_cold_neurons() {
+    let mut hot = file(GgmlType::Q4_0, few(GgmlType::Q4_0));
+    hot.set("llama.hot_neuron_count", Meta::U32s(vec![1120, 448, 1120]));
+    let file = by_neuron(&hot);
+    let team = team(2);
+    let options = ExpertOptions::new(cache(&file.0, 0));
+    let model = load(&file.0, "exact", &team, Some(options)).unwrap();
+    let found = logits(&mut session(&model, "exact", &team), 1).unwrap();
+    assert!(found == resident(&file.0, "exact", 1));
+    let experts = model.experts().unwrap();
+    assert_eq!(experts.stats().n_experts, (1120 - 448) / 64 + 1);
+    assert!(experts.memory_bytes() as u64 <= experts.total_bytes());
+    // None of them: such a file has nothing to leave on disk.
+    hot.set("llama.hot_neuron_count", Meta::U32s(vec![1120; 3]));
+    let file = by_neuron(&hot);
+    let refused = load(&file.0, "exact", &team, Some(ExpertOptions::new(1 << 20)));
+    assert!(
+        refused
+            .unwrap_err()
+            .to_string()
+            .contains("nor cold neurons")
+    );
+}
+
+#[test]
 fn every_table_activation_and_mode_has_the_bits_of_all_neurons() {
     let modes = [
         "exact",

@@ -134,9 +134,10 @@ impl ColdNeurons {
     }
 }
 
-/// The neurons of a layer from `first` on, if there are any and its tensors are by neuron.
+/// The neurons of a layer from `first` on; `None` if there are none, or its tensors are not by neuron.
 fn cold_layer(slc: &Slc<'_>, layer: usize, first: usize, n_ff: usize) -> Option<ColdLayer> {
-    let n_clusters = n_ff.checked_sub(first)?.div_ceil(CLUSTER_NEURONS);
+    let n_cold = n_ff.checked_sub(first).filter(|n| *n > 0)?;
+    let n_clusters = n_cold.div_ceil(CLUSTER_NEURONS);
     let find = |part: &str, form| {
         let name = format!("blk.{layer}.{part}.weight");
         let mut tensors = slc.tensors();
@@ -148,13 +149,13 @@ fn cold_layer(slc: &Slc<'_>, layer: usize, first: usize, n_ff: usize) -> Option<
     let run = |header: &TensorHeader, bytes: Range<usize>| Run {
         start: header.offset + bytes.start as u64,
         end: header.offset + bytes.end as u64,
-        cluster_bytes: (bytes.len() / (n_ff - first) * CLUSTER_NEURONS) as u64,
+        cluster_bytes: (bytes.len() / n_cold * CLUSTER_NEURONS) as u64,
     };
     let row_bytes = up.matrix_layout()?.gguf_row_bytes();
     let codes = down.matrix_layout()?;
     let codes = codes.code_ranges(first..n_ff);
     let down: Vec<_> = codes.map(|bytes| run(&down, bytes)).collect();
-    (n_clusters > 0 && down.len() <= RUNS_MAX).then(|| ColdLayer {
+    (down.len() <= RUNS_MAX).then(|| ColdLayer {
         first,
         n_clusters,
         runs: [vec![run(&up, first * row_bytes..n_ff * row_bytes)], down],

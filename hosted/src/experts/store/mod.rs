@@ -153,10 +153,15 @@ impl ExpertStore {
         self.shared.home.is_some()
     }
 
-    /// Bytes of memory that slots take.
+    /// Maximum number of bytes that experts or clusters in memory take.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.shared.slots.len() * self.shared.places.slot_bytes
+        let slots = self.shared.slots.len() * self.shared.places.slot_bytes;
+        match self.lends_neurons() {
+            // A slot is as large as the largest cluster, but has no memory of its own.
+            true => slots.min(usize::try_from(self.total_bytes()).unwrap_or(slots)),
+            false => slots,
+        }
     }
 
     /// Bytes of all experts, in memory or not.
