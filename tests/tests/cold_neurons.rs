@@ -3,10 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use sluice::adapter::{AdapterBlend, AdapterFile, Factors, LoadedAdapter, Precision};
-use sluice::core::engine::{BatchEntry, Selector, Unit, Wants};
+use sluice::core::engine::{BatchEntry, NeuronChoice, Observer, Selector, SiteInput, Unit, Wants};
 use sluice::experts::device::Simulation;
 use sluice::experts::policy::EvictionPolicy;
 use sluice::experts::{ExpertError, ExpertIo, ExpertOptions, ExpertStats, ExpertStore};
@@ -14,7 +14,7 @@ use sluice::file::LoadMode;
 use sluice::host::topology::Cores;
 use sluice::model::{LoadError, LoadOptions, ModelSource};
 use sluice::session::{StepError, StepHooks};
-use sluice::sparse::SparseMode;
+use sluice::sparse::{NormsError, SparseMode};
 use sluice::{Limits, Model, Session, Team};
 use sluice_core::kernels::activation::ActivationKinds;
 use sluice_core::kernels::{GgmlType, KernelTable};
@@ -213,8 +213,8 @@ fn whatever_is_in_memory_the_logits_are_those_of_all_neurons() {
 
 #[test]
 fn a_layer_may_have_no_cold_neurons() {
-    let mut hot = file(GgmlType::Q4_0, few(GgmlType::Q4_0));
-    hot.set("llama.hot_neuron_count", Meta::U32s(vec![1120, 448, 1120]));
+    let mut hot = file(GgmlType::Q4_K, few(GgmlType::Q4_K));
+    hot.set("llama.hot_neuron_count", Meta::U32s(vec![1280, 448, 1250]));
     let file = by_neuron(&hot);
     let team = team(2);
     let options = ExpertOptions::new(cache(&file.0, 0));
@@ -222,10 +222,10 @@ fn a_layer_may_have_no_cold_neurons() {
     let found = logits(&mut session(&model, "exact", &team), 1).unwrap();
     assert!(found == resident(&file.0, "exact", 1));
     let experts = model.experts().unwrap();
-    assert_eq!(experts.stats().n_experts, (1120 - 448) / 64 + 1);
+    assert_eq!(experts.stats().n_experts, (1280 - 448) / 64);
     assert!(experts.memory_bytes() as u64 <= experts.total_bytes());
     // None of them: such a file has nothing to leave on disk.
-    hot.set("llama.hot_neuron_count", Meta::U32s(vec![1120; 3]));
+    hot.set("llama.hot_neuron_count", Meta::U32s(vec![1280; 3]));
     let file = by_neuron(&hot);
     let refused = load(&file.0, "exact", &team, Some(ExpertOptions::new(1 << 20)));
     assert!(
@@ -326,6 +326,60 @@ fn selected_neurons_are_read_alone() {
     assert!(found == expected);
     let stats = stats.unwrap();
     assert!(stats.needed < stats.n_experts as u64 * 32, "{stats:?}");
+}
+
+/// Sums of the bits of all neurons' values by layer, whichever are chosen.
+#[derive(Default)]
+struct Shown([AtomicU64; 3]);
+
+impl Observer for Shown {
+    fn sees(&self, _: SiteInput<'_>) {}
+
+    fn sees_choices(&self) -> bool {
+        true
+    }
+
+    fn sees_choice(&self, choice: NeuronChoice<'_>) {
+        let bits = choice.values.iter().map(|x| u64::from(x.to_bits()));
+        self.0[choice.layer].fetch_add(bits.sum(), Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn what_is_shown_of_a_choice_is_of_all_neurons() {
+    let file = by_neuron(&file(GgmlType::Q8_0, ("silu", 0.0)));
+    let team = team(2);
+    let run = |experts| {
+        let model = load(&file.0, "exact", &team, experts).unwrap();
+        let limits = Limits {
+            selects: true,
+            observes: true,
+            ..limits("exact")
+        };
+        let mut session = model.session_on(&team, limits).unwrap();
+        let shown = Shown::default();
+        let hooks = StepHooks {
+            selector: Some(&EveryNinetieth),
+            observer: Some(&shown),
+            ..StepHooks::default()
+        };
+        let found = [3, 24].map(|chunk| logits_with(&mut session, chunk, &hooks, None).unwrap());
+        (found, shown.0.map(AtomicU64::into_inner))
+    };
+    let expected = run(None);
+    assert!(expected.1.iter().all(|sum| *sum > 0));
+    assert!(run(Some(ExpertOptions::new(cache(&file.0, 0)))) == expected);
+}
+
+#[test]
+fn norms_need_all_neurons() {
+    let file = by_neuron(&file(GgmlType::Q4_0, few(GgmlType::Q4_0)));
+    let team = team(1);
+    let model = load(&file.0, "exact", &team, None).unwrap();
+    assert!(model.neuron_norms(1).is_ok());
+    let options = ExpertOptions::new(cache(&file.0, 0));
+    let model = load(&file.0, "exact", &team, Some(options)).unwrap();
+    assert!(matches!(model.neuron_norms(1), Err(NormsError::OnDisk)));
 }
 
 #[test]

@@ -128,8 +128,11 @@ impl<'a> Linear<'a> {
             }
             row = rows.end;
         }
-        let is_counted = self.columns.is_none_or(|columns| !columns.is_first);
-        if is_counted && self.leaves_out(pass, &self.weight, Form::Neurons) {
+        // Sums that are continued later are counted then.
+        if self.columns.is_some_and(|columns| columns.is_first) {
+            return 0;
+        }
+        if self.leaves_out(pass, &self.weight, Form::Neurons) {
             let n_zero = self.input.zero_columns();
             let skipped = n_zero * self.weight.layout.code_bytes(all.len());
             pass.neurons

@@ -189,6 +189,7 @@ pub(crate) fn load_failure(error: LoadError) -> Failure {
             ExpertError::NoExperts { .. }
             | ExpertError::NoFile { .. }
             | ExpertError::TooSmall { .. }
+            | ExpertError::TooSmallForLayer { .. }
             | ExpertError::Device { .. },
         ) => Status::SLUICE_INVALID_ARGUMENT,
         LoadError::Panicked(_) => Status::SLUICE_INTERNAL,

@@ -107,7 +107,7 @@ impl MappedFile {
     pub(crate) fn advise_huge_pages(&self, range: Range<usize>) {
         let bytes = &self.bytes()[range];
         // SAFETY: pages of the map; advice changes no contents.
-        let _hint = unsafe { advise(bytes, Advice::LinuxHugepage) };
+        let _hint = unsafe { memory::advise(bytes, Advice::LinuxHugepage) };
         memory::note_mapped(bytes);
     }
 
@@ -119,7 +119,7 @@ impl MappedFile {
             return;
         };
         // SAFETY: pages of the map; advice changes no contents.
-        let _hint = unsafe { advise(bytes, Advice::Random) };
+        let _hint = unsafe { memory::advise(bytes, Advice::Random) };
     }
 
     /// The whole file.
@@ -184,20 +184,6 @@ impl fmt::Debug for MappedFile {
         write!(f, "MappedFile({}, {} bytes)", self.path.display(), self.len)
     }
 }
-
-/// Gives advice for the pages that hold `bytes`.
-///
-/// # Safety
-/// - They lie in a map, and the advice is one that changes no contents.
-unsafe fn advise(bytes: &[u8], advice: Advice) -> rustix::io::Result<()> {
-    let at = bytes.as_ptr().cast_mut();
-    let within = at.addr() % PAGE_BYTES;
-    // SAFETY: by the caller; a map starts at a page.
-    unsafe { madvise(at.wrapping_sub(within).cast(), bytes.len() + within, advice) }
-}
-
-/// The unit of advice.
-const PAGE_BYTES: usize = 4096;
 
 /// The maximum that the kernel maps on a fault: the largest folio of the page cache on x86.
 const FOLIO_BYTES: usize = 2 << 20;

@@ -120,10 +120,18 @@ impl AlignedMemory {
     /// If the range is outside of the memory.
     pub(crate) fn keep_small_pages(&self, range: Range<usize>) {
         let part = &self[range];
-        let within = part.as_ptr().addr() % PAGE_BYTES;
-        let at = part.as_ptr().wrapping_sub(within).cast_mut().cast();
         // SAFETY: pages of our own map; the advice changes no contents.
-        let _hint = unsafe { madvise(at, part.len() + within, Advice::LinuxNoHugepage) };
+        let _hint = unsafe { advise(part, Advice::LinuxNoHugepage) };
+        let (start, end) = (part.as_ptr().addr(), part.as_ptr().addr() + part.len());
+        let mut live = lock(&LIVE);
+        if let Some(i) = live
+            .iter()
+            .position(|&(at, len)| at <= start && end <= at + len)
+        {
+            let (at, len) = live.swap_remove(i);
+            live.extend([(at, start - at), (end, at + len - end)]);
+            live.retain(|(_, len)| *len > 0);
+        }
     }
 
     /// Asks for huge pages, which spare address translation. A hint: before the first touch,
@@ -158,10 +166,21 @@ impl DerefMut for AlignedMemory {
 impl Drop for AlignedMemory {
     fn drop(&mut self) {
         let start = self.start.addr().get();
-        lock(&LIVE).retain(|&(other, _)| other != start);
+        lock(&LIVE).retain(|(at, _)| !(start..start + self.len.max(1)).contains(at));
         // SAFETY: our own map, of the length it was made with; no borrow outlives the value.
         let _unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len.max(1)) };
     }
+}
+
+/// Gives advice for the pages that hold `bytes`.
+///
+/// # Safety
+/// - They lie in a map, and the advice is one that changes no contents.
+pub(crate) unsafe fn advise(bytes: &[u8], advice: Advice) -> rustix::io::Result<()> {
+    let at = bytes.as_ptr().cast_mut();
+    let within = at.addr() % PAGE_BYTES;
+    // SAFETY: by the caller; a map starts at a page.
+    unsafe { madvise(at.wrapping_sub(within).cast(), bytes.len() + within, advice) }
 }
 
 /// Only the length.

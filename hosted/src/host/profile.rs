@@ -72,7 +72,7 @@ impl Profile {
     }
 
     /// The mean time over the workers of the feed-forward network of each layer (norm, predictor or router, all of its
-    /// matrices, without waiting), and the bytes of these matrices.
+    /// matrices, without waiting for each other), and the bytes of these matrices.
     pub fn networks(&self) -> impl Iterator<Item = (Duration, u64)> {
         let mean = |ns| Duration::from_nanos(ns / self.n_workers as u64);
         self.layers.iter().map(move |sum| (mean(sum.ns), sum.bytes))

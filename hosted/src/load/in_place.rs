@@ -75,7 +75,7 @@ pub(super) fn load<'m>(
     let parts = parts(slc, part, payload_len).map_err(named)?;
     if policy().locks {
         for part in &parts {
-            let in_map = file.lock_map(part.clone());
+            let in_map = mapped.and_then(|_| file.lock_map(part.clone()));
             let locked = in_map.unwrap_or_else(|| memory.weights.lock_part(part.clone()));
             note_lock(locked, part.len());
         }

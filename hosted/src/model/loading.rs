@@ -178,9 +178,11 @@ impl ModelSource {
     }
 
     /// Whether parts of it can stay on disk ([`LoadOptions::experts`]): experts, or cold neurons.
-    #[must_use]
-    pub fn can_stay_on_disk(&self) -> bool {
-        self.config().has_experts() || matches!(self.cold_neurons(), Ok(Some(_)))
+    ///
+    /// # Errors
+    /// [`ExpertError::Order`]: the file's order of neurons is not sound.
+    pub fn can_stay_on_disk(&self) -> Result<bool, LoadError> {
+        Ok(self.config().has_experts() || self.cold_neurons()?.is_some())
     }
 
     fn identity(&self, hashes: Option<HashRecords>) -> ModelIdentity {

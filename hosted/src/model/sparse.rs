@@ -4,7 +4,9 @@ use super::{Model, ModelSource};
 use crate::experts::ExpertStore;
 use crate::file::HashRecords;
 use crate::identity::{HashError, Identity, ModelIdentity, identify};
-use crate::sparse_modes::{SparseError, SparseMode, SparsePlan, SparseSetup, Subject};
+use crate::sparse_modes::{
+    NormsError, SparseError, SparseMode, SparsePlan, SparseSetup, Subject, neuron_norms,
+};
 use sluice_core::kernels::neuron::Form;
 use std::path::Path;
 use std::sync::Arc;
@@ -67,6 +69,22 @@ impl Model {
         self.sparse.as_ref()
     }
 
+    /// Norms of the columns of all down matrices, as [`sluice_core::engine::Approximation::norms`] has them; by `n_threads`.
+    ///
+    /// # Errors
+    /// [`NormsError`]: experts or neurons stay on disk, or memory is short.
+    pub fn neuron_norms(&self, n_threads: usize) -> Result<Vec<f32>, NormsError> {
+        match self.has_cold_neurons() {
+            true => Err(NormsError::OnDisk),
+            false => neuron_norms(self.weights(), n_threads),
+        }
+    }
+
+    /// Whether some of its weights are zeros until a step needs them.
+    pub(crate) fn has_cold_neurons(&self) -> bool {
+        self.experts().is_some_and(ExpertStore::lends_neurons)
+    }
+
     /// The same model in memory with a mode, as [`ModelSource::with_sparse`].
     ///
     /// # Errors
@@ -78,7 +96,7 @@ impl Model {
         n_threads: usize,
     ) -> Result<Self, SparseError> {
         let opened = self.opened.with_sparse(mode, file)?;
-        let has_cold = self.experts().is_some_and(ExpertStore::lends_neurons);
+        let has_cold = self.has_cold_neurons();
         let plan = opened.sparse.as_ref();
         let plan = plan.map(|setup| SparsePlan::new(setup, self.weights(), n_threads, has_cold));
         Ok(Self {

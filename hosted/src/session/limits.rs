@@ -1,6 +1,5 @@
 //! The size of a session.
 
-use crate::experts::ExpertStore;
 use crate::model::Model;
 use crate::sparse_modes::{SparseMode, SparsePlan};
 use sluice_core::engine::{self, Sparse};
@@ -126,7 +125,7 @@ impl Limits {
                 Some(Sparse::Approximate(asked)) => asked.ranks_gates(),
                 _ => self.observes,
             },
-            cold_neurons: model.experts().is_some_and(ExpertStore::lends_neurons),
+            cold_neurons: model.has_cold_neurons(),
             predictor: match sparse {
                 Some(Sparse::Predictor(predictor)) => predictor.limits(),
                 _ => PredictorLimits::NONE,

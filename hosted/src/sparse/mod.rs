@@ -55,7 +55,7 @@ pub use sluice_core::sparse::{
 pub use crate::sparse_modes::{
     NormsError, PREDICTOR_ARCHITECTURE, PREDICTOR_MODEL, SparseError, SparseFile, SparseFileError,
     SparseMode, SparseModeError, SparsePlan, SparseRule, compares_gates, default_signal,
-    neuron_norms, predictor_beside, shares_between, signal_name, signal_of,
+    predictor_beside, shares_between, signal_name, signal_of,
 };
 pub use pi::{
     AngularEmbedding, DeterministicJitter, DriftDetector, DriftReport, HypersphericalProjection,

@@ -13,5 +13,6 @@ pub(crate) use error::Subject;
 pub use file::{SparseFile, SparseFileError, shares_between};
 pub use mode::{SparseMode, SparseModeError, SparseRule, signal_name, signal_of};
 pub(crate) use plan::SparseSetup;
-pub use plan::{NormsError, SparsePlan, compares_gates, default_signal, neuron_norms};
+pub(crate) use plan::neuron_norms;
+pub use plan::{NormsError, SparsePlan, compares_gates, default_signal};
 pub use predictor::{PREDICTOR_ARCHITECTURE, PREDICTOR_MODEL, predictor_beside};

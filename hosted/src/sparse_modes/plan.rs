@@ -119,8 +119,8 @@ pub enum NormsError {
     /// Not enough memory.
     #[error("not enough memory for the norms of neurons: {0}")]
     Memory(OutOfMemory),
-    /// Experts stay on disk.
-    #[error("experts stay on disk")]
+    /// Experts, or cold neurons, stay on disk.
+    #[error("weights stay on disk, but norms need all of them")]
     OnDisk,
 }
 
@@ -128,7 +128,10 @@ pub enum NormsError {
 ///
 /// # Errors
 /// [`NormsError`].
-pub fn neuron_norms(weights: &ModelWeights<'_>, n_threads: usize) -> Result<Vec<f32>, NormsError> {
+pub(crate) fn neuron_norms(
+    weights: &ModelWeights<'_>,
+    n_threads: usize,
+) -> Result<Vec<f32>, NormsError> {
     let (stride, n_layer) = (weights.config().neurons_max(), weights.config().n_layer());
     let mut norms = vec![0f32; stride * n_layer];
     let room_bytes = weights.neuron_norms_room().unwrap_or(usize::MAX);

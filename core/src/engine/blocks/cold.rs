@@ -10,8 +10,8 @@
 //! down, from there on              strips, once the last cluster has come                         |
 //! ```
 //!
-//! A selection names its clusters before gates are computed. Where nothing tells them early (long prompts, activations
-//! without zeros), all clusters are announced at the start.
+//! A selection names the clusters of few rows before gates are computed. Where nothing tells them early (long prompts,
+//! activations without zeros), all clusters are announced at the start.
 
 use crate::engine::epilogue::Gated;
 use crate::engine::limits::EngineLimits;
@@ -118,8 +118,11 @@ impl<'p> Cold<'p> {
             return Some(self);
         }
         let n = runner.n_rows;
+        // Products of many rows read all columns, and whoever is shown a choice sees the values of the others, too.
+        let names_all = is_few && !runner.pass.asked.shows_choices;
+        let selection = gated.selection.filter(|_| names_all);
         self.announce(runner, &|mut neurons| {
-            gated.selection.is_none_or(|selection| {
+            selection.is_none_or(|selection| {
                 neurons.any(|neuron| (0..n).any(|row| selection.is_on(row, neuron)))
             })
         });

@@ -11,7 +11,7 @@ use core::time::Duration;
 use serde_json::{Value, json};
 use sluice::Model;
 use sluice::experts::policy::{EvictionPolicy, ExpertProfile};
-use sluice::experts::{ExpertIo, ExpertOptions, ExpertStats, ExpertStore};
+use sluice::experts::{ExpertIo, ExpertOptions, ExpertStats};
 use sluice::generate::GeneratorTimings;
 use std::path::PathBuf;
 
@@ -52,6 +52,8 @@ pub(crate) struct ExpertArgs {
     #[arg(long, value_name = "FILE", requires = "expert_cache")]
     expert_trace: Option<PathBuf>,
     /// Verify the checksums of experts as they are read
+    ///
+    /// Clusters of neurons have none: what is read again is compared with its first read.
     #[arg(long, requires = "expert_cache")]
     expert_check: bool,
 }
@@ -101,7 +103,7 @@ pub(crate) fn say(model: &Model) {
     let stats = experts.stats();
     note(format_args!(
         "{}: {} of {} in memory ({} of {}), read by {}",
-        noun(experts),
+        experts.noun(),
         stats.n_slots,
         stats.n_experts,
         Bytes(experts.memory_bytes() as u64),
@@ -116,14 +118,6 @@ pub(crate) fn say(model: &Model) {
     }
 }
 
-/// What a store has.
-fn noun(experts: &ExpertStore) -> &'static str {
-    match experts.lends_neurons() {
-        true => "clusters of neurons",
-        false => "experts",
-    }
-}
-
 /// Prints expert statistics as a line of the footer.
 pub(crate) fn say_end(model: &Model, setup: &Setup, timings: &GeneratorTimings) {
     let Some(experts) = model.experts() else {
@@ -135,7 +129,7 @@ pub(crate) fn say_end(model: &Model, setup: &Setup, timings: &GeneratorTimings) 
     let seconds = time.as_secs_f64().max(1e-9);
     note(format_args!(
         "{:>19} = {:>9.1}% of {} were in memory, {} read ({:.2} GB/s), workers waited {:.1}% of the time",
-        noun(experts),
+        experts.noun(),
         100.0 * stats.hit_rate(),
         stats.needed,
         Bytes(stats.read_bytes),

@@ -24,7 +24,7 @@ use sluice::Session;
 use sluice::evaluate::EvaluateError;
 use sluice::file::OutputError;
 use sluice::identity::HashError;
-use sluice::sparse::{NormsError, neuron_norms};
+use sluice::sparse::NormsError;
 use sluice_core::model::ModelConfig;
 use write::Encoded;
 
@@ -173,7 +173,7 @@ pub fn train(
     if chunks.len() < CHUNKS_MIN {
         return Err(PredictorError::TooShort(chunks.len()));
     }
-    let norms = neuron_norms(model.weights(), options.n_threads)?;
+    let norms = model.neuron_norms(options.n_threads)?;
     let chunk_len = chunks[0].len();
     let n_held = chunks.len() / CHUNKS_MIN;
     let (train, held) = chunks.split_at(chunks.len() - 2 * n_held);

@@ -16,7 +16,7 @@ use sluice::Session;
 use sluice::evaluate::EvaluateError;
 use sluice::identity::HashError;
 use sluice::session::StepHooks;
-use sluice::sparse::{NormsError, SparseFile, compares_gates, neuron_norms, shares_between};
+use sluice::sparse::{NormsError, SparseFile, compares_gates, shares_between};
 use sluice_core::engine::{Approximation, NeuronRule, NeuronSignal, Sparse};
 use std::path::Path;
 
@@ -83,7 +83,7 @@ pub fn sparsify(
     }
     let model = session.model().clone();
     let norms = match signal {
-        NeuronSignal::Contribution => neuron_norms(model.weights(), session.team().count())?,
+        NeuronSignal::Contribution => model.neuron_norms(session.team().count())?,
         _ => Vec::new(),
     };
     let can_compare = compares_gates(model.config()) && model.experts().is_none();

@@ -86,7 +86,8 @@ impl Loaded {
             .first()
             .is_some_and(|first| first.path == listed.path);
         let load = load_options(options, &opened, is_first, stop);
-        let model = opened.load_with(team, load).map_err(|error| LoadFailure {
+        let model = load.and_then(|load| opened.load_with(team, load));
+        let model = model.map_err(|error| LoadFailure {
             is_memory: matches!(
                 error,
                 LoadError::Memory { .. } | LoadError::Experts(ExpertError::Memory(_))
@@ -254,10 +255,7 @@ impl Loaded {
         let (stats, mib) = (experts.stats(), |bytes: u64| bytes.div_ceil(1 << 20));
         log(&format!(
             "model {name:?}: {}: {} of {} in memory ({} of {} MiB), read by {}",
-            match experts.lends_neurons() {
-                true => "clusters of neurons",
-                false => "experts",
-            },
+            experts.noun(),
             stats.n_slots,
             stats.n_experts,
             mib(experts.memory_bytes() as u64),
@@ -300,16 +298,18 @@ fn load_options<'s>(
     opened: &ModelSource,
     is_first: bool,
     stop: &'s StopFlag,
-) -> LoadOptions<'s> {
-    let experts = options.experts.clone();
-    let experts = experts.filter(|_| opened.can_stay_on_disk());
-    LoadOptions {
+) -> Result<LoadOptions<'s>, LoadError> {
+    let mut experts = options.experts.clone();
+    if experts.is_some() && !opened.can_stay_on_disk()? {
+        experts = None;
+    }
+    Ok(LoadOptions {
         stop: Some(stop),
         experts: experts.map(|all| if is_first { all } else { of_any(all) }),
         tables_stay: options.tables_stay,
         check_tensors: options.check_tensors,
         ..LoadOptions::default()
-    }
+    })
 }
 
 /// The model, or the head, that drafts for `target`.

@@ -153,6 +153,15 @@ impl ExpertStore {
         self.shared.home.is_some()
     }
 
+    /// What it lends, in the plural.
+    #[must_use]
+    pub fn noun(&self) -> &'static str {
+        match self.lends_neurons() {
+            true => "clusters of neurons",
+            false => "experts",
+        }
+    }
+
     /// Maximum number of bytes that experts or clusters in memory take.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {

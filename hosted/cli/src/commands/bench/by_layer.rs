@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sluice::Limits;
 use sluice::core::engine::{NeuronCounts, Neurons};
 use sluice::host::profile::Profile;
-use sluice::sparse::{SparseMode, SparseRule, neuron_norms};
+use sluice::sparse::{SparseMode, SparseRule};
 
 /// Figures of a layer's network in a repetition.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -89,8 +89,8 @@ fn choices(runner: &mut Runner, test: &Test, limits: Limits) -> Result<Choices, 
     let mut observed = session.map_err(|error| Halt::Failed(error.into()))?;
     observed.set_stop(runner.session.stop().clone());
     let config = model.config();
-    // Experts on disk have no norms: their energy is not shown.
-    let norms = neuron_norms(model.weights(), team.count()).unwrap_or_default();
+    // Weights on disk have no norms: their energy is not shown.
+    let norms = model.neuron_norms(team.count()).unwrap_or_default();
     let has_zeros = config.activation().is_some_and(|it| it.has_zeros());
     let own = core::mem::replace(&mut runner.session, observed);
     let depth = core::mem::take(&mut runner.depth);
