@@ -7,7 +7,6 @@ use sluice::file::LoadMode;
 use sluice::host::topology::Cores;
 use sluice::model::ModelSource;
 use sluice::session::StepHooks;
-use sluice::sparse::neuron_norms;
 use sluice::{Limits, Session, Team};
 use sluice_core::engine::{Approximation, NeuronRule, NeuronSignal, Sparse};
 use sluice_make::sparsify::{SparsifyGoal, sparsify};
@@ -71,7 +70,7 @@ fn thresholds_keep_their_density_on_other_texts_and_shares_diverge_least() {
     let tokens = model.encode(&text[..80_000], false).unwrap();
     let chunks: Vec<&[u32]> = tokens.chunks_exact(CHUNK).take(96).collect();
     let (chunks, others) = chunks.split_at(32);
-    let norms = neuron_norms(model.weights(), 2).unwrap();
+    let norms = model.neuron_norms(2).unwrap();
     for (signal, density) in [
         (NeuronSignal::Gate, 0.05),
         (NeuronSignal::Gate, 0.19),

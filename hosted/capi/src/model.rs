@@ -407,3 +407,18 @@ pub unsafe extern "C" fn sluice_detokenize(
         )
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_that_is_too_small_is_the_arguments_fault() {
+        let too_small = ExpertError::TooSmallForLayer {
+            cache_bytes: 1,
+            layer_bytes: 2,
+        };
+        let failure = load_failure(LoadError::Experts(too_small));
+        assert_eq!(failure.status, Status::SLUICE_INVALID_ARGUMENT);
+    }
+}
