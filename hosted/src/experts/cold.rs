@@ -134,7 +134,7 @@ impl ColdNeurons {
     }
 }
 
-/// The neurons of a layer from `first` on; `None` if there are none, or its tensors are not by neuron.
+/// The neurons of a layer from `first` on; `None` past the last, or if its tensors are not by neuron.
 fn cold_layer(slc: &Slc<'_>, layer: usize, first: usize, n_ff: usize) -> Option<ColdLayer> {
     let n_cold = n_ff.checked_sub(first).filter(|n| *n > 0)?;
     let n_clusters = n_cold.div_ceil(CLUSTER_NEURONS);

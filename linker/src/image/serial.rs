@@ -130,7 +130,7 @@ fn line_status() -> u8 {
 
 /// The next byte that has been received.
 fn data() -> u8 {
-    // SAFETY: this removes the byte, or returns any if there is none.
+    // SAFETY: this removes the byte, or returns any byte where nothing was received.
     unsafe { inb(COM1) }
 }
 

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::ffi::OsString;
 use std::path::Path;
 
-/// An error with a suggestion for `name`, which is not a command; `None` if there is none.
+/// An error with a suggestion for `name`, which is not a command; `None` without one.
 pub(super) fn no_command(program: &Command, name: &str) -> Option<Error> {
     let known = COMMANDS
         .iter()

@@ -130,7 +130,7 @@ class Stepwise:
         """
         fields = self._fields(dict(locals()))
         # Samplers have state, such as mirostat's and a grammar's, which continues from call to call. Completions
-        # move the seed on, which is none of its business.
+        # move the seed on, which it must not touch.
         wanted = repr({**fields, "seed": None})
         if self._sampler is None or self._sampler[0] != wanted:
             self._sampler = (wanted, self.client.sampler(fields))

@@ -22,7 +22,7 @@ pub(super) fn turns(ns: &[u64]) -> impl Iterator<Item = Turn> {
     })
 }
 
-/// The given percentile of the values; 0 if there are none.
+/// The given percentile of the values; 0 without values.
 pub(super) fn percentile(values: impl Iterator<Item = f64>, percent: usize) -> f64 {
     let mut sorted: Vec<f64> = values.collect();
     sorted.sort_by(f64::total_cmp);

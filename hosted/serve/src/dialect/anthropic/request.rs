@@ -22,7 +22,7 @@ pub(super) fn parse(body: &Value, defaults: &Defaults) -> Result<Exchange<ChatRe
     generation.max_tokens = Some(max_tokens);
     generation.stop = fields.texts("stop_sequences")?;
     set(&mut generation.streams, fields.bool("stream")?);
-    // The first event says how much of the prompt was cached.
+    // The first event reports how much of the prompt was cached.
     generation.reports_progress = generation.streams;
     sampling::read(fields, generation)?;
     let stops = generation.stop.clone();
