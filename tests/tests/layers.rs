@@ -51,7 +51,7 @@ fn a_circle_is_found() {
 
 #[test]
 fn uses_are_read_as_rust_reads_them() {
-    let text = "use crate::x::{a::A, b::{self, C}};\nuse super::d::D;\n// use super::no;\n\
+    let text = "use crate::x::{\n    a::A,\n    b::{self, C},\n};\nuse super::d::D;\n// use super::no;\n\
                 fn f() { super::e::g(); crate::x::h() }\n#[cfg(test)]\nmod tests { use super::super::y; }";
     let folder = ["x".to_owned()];
     let found: Vec<_> = paths(text)
@@ -154,13 +154,11 @@ fn paths(text: &str) -> impl Iterator<Item = String> {
         .collect();
     let mut found = Vec::new();
     for statement in code.split_inclusive([';']) {
-        match statement.rfind("use ").map(|at| &statement[at + 4..]) {
-            Some(tree) if tree.ends_with(';') => {
+        match statement.rsplit_once("use ") {
+            Some((before, tree)) if tree.ends_with(';') => {
                 let tree: String = tree[..tree.len() - 1].split_whitespace().collect();
                 expand(&tree, "", &mut found);
-                found.extend(written(
-                    &statement[..statement.len() - tree.len().min(statement.len())],
-                ));
+                found.extend(written(before));
             }
             _ => found.extend(written(statement)),
         }
