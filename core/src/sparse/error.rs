@@ -64,6 +64,16 @@ pub enum SparsityError {
         /// Elements of a block.
         block: usize,
     },
+    /// A slice has no elements.
+    Empty {
+        /// The slice.
+        what: &'static str,
+    },
+    /// All numbers are 0.
+    Zeros {
+        /// The slice.
+        what: &'static str,
+    },
     /// Nothing has been recorded yet.
     EmptyHistory {
         /// What is asked.
@@ -107,6 +117,8 @@ impl fmt::Display for SparsityError {
             Self::Width { what, width, block } => {
                 write!(f, "{what} has {width} elements: expected a multiple of {block}")
             }
+            Self::Empty { what } => write!(f, "{what} is empty: expected at least 1 element"),
+            Self::Zeros { what } => write!(f, "{what}: all numbers are 0: expected others"),
             Self::EmptyHistory { what } => write!(f, "{what}: nothing has been recorded yet"),
         }
     }
@@ -115,7 +127,10 @@ impl fmt::Display for SparsityError {
 impl core::error::Error for SparsityError {}
 
 /// Compares a length.
-pub(crate) const fn check_len(
+///
+/// # Errors
+/// [`SparsityError::Length`]: it is another one.
+pub const fn check_len(
     what: &'static str,
     found: usize,
     expected: usize,
@@ -131,7 +146,10 @@ pub(crate) const fn check_len(
 }
 
 /// Looks for numbers that are not finite.
-pub(crate) fn check_finite(what: &'static str, values: &[f32]) -> Result<(), SparsityError> {
+///
+/// # Errors
+/// [`SparsityError::NotFinite`]: the first of them.
+pub fn check_finite(what: &'static str, values: &[f32]) -> Result<(), SparsityError> {
     // A count without branches, which compilers make vectors of; the place is looked for only then.
     let n: u32 = values.iter().map(|x| u32::from(!x.is_finite())).sum();
     if n == 0 {

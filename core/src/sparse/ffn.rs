@@ -21,6 +21,69 @@ pub struct FfnDims {
     pub output: usize,
 }
 
+impl FfnDims {
+    /// Checks that each is at least 1, and that a network of these sizes fits into the addresses of this machine.
+    ///
+    /// # Errors
+    /// [`SparsityError::Setting`], by the name of the size.
+    pub const fn check(self) -> Result<(), SparsityError> {
+        let name = match self {
+            Self { input: 0, .. } => "input_dim",
+            Self { hidden: 0, .. } => "hidden_dim",
+            Self { output: 0, .. } => "output_dim",
+            _ => return self.check_bytes(),
+        };
+        Err(SparsityError::Setting {
+            name,
+            value: 0.0,
+            expected: "at least 1",
+        })
+    }
+
+    /// Of each neuron a gate, a row of w1 and its bias, and a row of w2.
+    const fn check_bytes(self) -> Result<(), SparsityError> {
+        const MOST: usize = isize::MAX as usize / size_of::<f32>();
+        let (name, value) = match self {
+            Self { input, .. } if input > MOST / 8 => ("input_dim", input),
+            Self { output, .. } if output > MOST / 8 => ("output_dim", output),
+            _ => match self.hidden.checked_mul(2 * self.input + 1 + self.output) {
+                Some(n) if n <= MOST => return Ok(()),
+                _ => ("hidden_dim", self.hidden),
+            },
+        };
+        Err(SparsityError::Setting {
+            name,
+            value: value as f64,
+            expected: "a size in memory",
+        })
+    }
+
+    /// Checks a list of neurons, without which none is computed.
+    ///
+    /// # Errors
+    /// A neuron that does not exist or is out of order, by its place in the list; none.
+    pub fn check_active(self, active: &[usize]) -> Result<(), SparsityError> {
+        if active.is_empty() {
+            return Err(SparsityError::NoneSelected);
+        }
+        let mut least = 0;
+        for (index, &neuron) in active.iter().enumerate() {
+            if neuron >= self.hidden {
+                return Err(SparsityError::Neuron {
+                    index,
+                    neuron,
+                    n_neurons: self.hidden,
+                });
+            }
+            if neuron < least {
+                return Err(SparsityError::Order { index, neuron });
+            }
+            least = neuron + 1;
+        }
+        Ok(())
+    }
+}
+
 /// Which neurons are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Selected<'a> {
@@ -86,9 +149,9 @@ impl<'a> FfnWeights<'a> {
         b2: &'a [f32],
         activation: ActivationType,
     ) -> Result<Self, SparsityError> {
-        check_dims(dims)?;
-        check_len("w1", w1.len(), dims.hidden.saturating_mul(dims.input))?;
-        check_len("w2_t", w2_t.len(), dims.hidden.saturating_mul(dims.output))?;
+        dims.check()?;
+        check_len("w1", w1.len(), dims.hidden * dims.input)?;
+        check_len("w2_t", w2_t.len(), dims.hidden * dims.output)?;
         let rows = |data, n_cols| Rows {
             data,
             n_cols,
@@ -119,9 +182,9 @@ impl<'a> FfnWeights<'a> {
         b2: &'a [f32],
         activation: ActivationType,
     ) -> Result<Self, SparsityError> {
-        check_dims(dims)?;
+        dims.check()?;
         let stride = Self::bundle_len(dims, has_gates);
-        check_len("bundles", bundles.len(), dims.hidden.saturating_mul(stride))?;
+        check_len("bundles", bundles.len(), dims.hidden * stride)?;
         let rows = |start: usize, n_cols| Rows {
             data: &bundles[start..],
             n_cols,
@@ -176,7 +239,7 @@ impl<'a> FfnWeights<'a> {
         check_len("output", out.len(), self.dims.output)?;
         check_finite("input", x)?;
         if let Selected::Neurons(active) = selected {
-            self.check_active(active)?;
+            self.dims.check_active(active)?;
         }
         out.copy_from_slice(self.b2);
         let n = match selected {
@@ -215,27 +278,6 @@ impl<'a> FfnWeights<'a> {
         }
     }
 
-    fn check_active(&self, active: &[usize]) -> Result<(), SparsityError> {
-        if active.is_empty() {
-            return Err(SparsityError::NoneSelected);
-        }
-        let mut least = 0;
-        for (index, &neuron) in active.iter().enumerate() {
-            if neuron >= self.dims.hidden {
-                return Err(SparsityError::Neuron {
-                    index,
-                    neuron,
-                    n_neurons: self.dims.hidden,
-                });
-            }
-            if neuron < least {
-                return Err(SparsityError::Order { index, neuron });
-            }
-            least = neuron + 1;
-        }
-        Ok(())
-    }
-
     /// Adds the contributions of up to [`GROUP`] neurons.
     fn add_group(&self, table: &KernelTable, x: &[f32], group: &[usize], out: &mut [f32]) {
         let n = group.len();
@@ -263,20 +305,6 @@ impl<'a> FfnWeights<'a> {
         self.w2_t.list(group, rows);
         kernels.add(values, rows, out);
     }
-}
-
-const fn check_dims(dims: FfnDims) -> Result<(), SparsityError> {
-    let name = match dims {
-        FfnDims { input: 0, .. } => "input_dim",
-        FfnDims { hidden: 0, .. } => "hidden_dim",
-        FfnDims { output: 0, .. } => "output_dim",
-        _ => return Ok(()),
-    };
-    Err(SparsityError::Setting {
-        name,
-        value: 0.0,
-        expected: "at least 1",
-    })
 }
 
 #[cfg(test)]

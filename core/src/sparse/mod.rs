@@ -25,7 +25,7 @@ mod select;
 mod telemetry;
 
 pub use config::{ActivationType, SparsityConfig};
-pub use error::SparsityError;
+pub use error::{SparsityError, check_finite, check_len};
 pub use ffn::{FfnDims, FfnWeights, Selected};
 pub use lane::{GraduationConfig, HardwareTarget, LaneConfig, N_LANES, PrecisionLane};
 pub use policy::{GraduationDecision, GraduationMetrics, GraduationPolicy, ObservationMetrics};

@@ -88,9 +88,9 @@ impl CacheStats {
 /// What a record changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheChange {
-    /// Neurons that were not in memory, ascending.
+    /// Neurons that were not in memory before the record, ascending: they have to be read.
     pub missed: Vec<usize>,
-    /// Neurons that left memory.
+    /// Neurons that are not kept after it, ascending; missed ones may be among them.
     pub evicted: Vec<usize>,
 }
 
@@ -99,6 +99,8 @@ pub struct CacheChange {
 struct Neuron {
     count: u64,
     is_hot: bool,
+    /// Whether it is in memory. A neuron that becomes hot is not, until its next use has read it.
+    is_resident: bool,
     /// Its place in the order of leaving, if it is a cold one in memory.
     rank: Option<Rank>,
 }
@@ -165,10 +167,21 @@ impl NeuronCache {
     /// A share outside 0 to 1.
     pub fn with_threshold(num_neurons: usize, hot_threshold: f64) -> SparseResult<Self> {
         check_share("hot_threshold", hot_threshold)?;
+        let (mut neurons, mut cold) = (Vec::new(), Vec::new());
+        neurons
+            .try_reserve_exact(num_neurons)
+            .and_then(|()| cold.try_reserve_exact(num_neurons))
+            .map_err(|_| SparsityError::Setting {
+                name: "num_neurons",
+                value: num_neurons as f64,
+                expected: "a number that fits in memory",
+            })?;
+        neurons.resize(num_neurons, Neuron::default());
+        cold.extend(0..num_neurons);
         Ok(Self {
-            neurons: vec![Neuron::default(); num_neurons],
+            neurons,
             hot: Vec::new(),
-            cold: (0..num_neurons).collect(),
+            cold,
             order: BTreeSet::new(),
             threshold: hot_threshold,
             most_hot: num_neurons,
@@ -190,8 +203,8 @@ impl NeuronCache {
         (self.total, self.clock, self.hits, self.misses) = (0, 0, 0, 0);
     }
 
-    /// Counts the active neurons of a vector, and brings those into the cache that are not in it. Every 1000 records
-    /// neurons are classified again.
+    /// Counts the active neurons of a vector, and brings those into the cache that are not in it: a use is a hit if the
+    /// neuron was in memory before the vector. Every 1000 records neurons are classified again.
     ///
     /// # Errors
     /// A neuron that does not exist, by its place in the list; nothing has changed then.
@@ -206,34 +219,30 @@ impl NeuronCache {
             }
             .into());
         }
-        let mut change = CacheChange::default();
+        let is_missing = |i: &usize| !self.neurons[*i].is_resident;
+        let mut missed: Vec<usize> = active_neurons.iter().copied().filter(is_missing).collect();
+        let mut evicted = Vec::new();
+        self.misses += missed.len() as u64;
+        self.hits += (active_neurons.len() - missed.len()) as u64;
         for &i in active_neurons {
             self.neurons[i].count += 1;
             self.clock += 1;
-            let is_here = self.neurons[i].is_hot || self.neurons[i].rank.is_some();
-            match is_here {
-                true => self.hits += 1,
-                false => {
-                    self.misses += 1;
-                    change.missed.push(i);
-                }
-            }
-            if !self.neurons[i].is_hot {
-                self.keep(i, &mut change.evicted);
+            match self.neurons[i].is_hot {
+                true => self.neurons[i].is_resident = true,
+                false => self.keep(i, &mut evicted),
             }
         }
         self.total += 1;
         if self.total.is_multiple_of(PERIOD) {
-            change.evicted.extend(self.classify());
+            evicted.extend(self.reclassify());
         }
-        change.missed.sort_unstable();
-        change.evicted.sort_unstable();
-        change.evicted.dedup();
-        // One may have left and come back within this record.
-        let neurons = &self.neurons;
-        let is_gone = |i: &usize| !neurons[*i].is_hot && neurons[*i].rank.is_none();
-        change.evicted.retain(is_gone);
-        Ok(change)
+        for list in [&mut missed, &mut evicted] {
+            list.sort_unstable();
+            list.dedup();
+        }
+        // One may have been evicted and kept again within this record.
+        evicted.retain(|i| !self.neurons[*i].is_resident);
+        Ok(CacheChange { missed, evicted })
     }
 
     /// Puts a cold neuron at its place in the cache.
@@ -254,19 +263,16 @@ impl NeuronCache {
             && let Some((_, out)) = self.order.pop_first()
         {
             self.neurons[out].rank = None;
+            self.neurons[out].is_resident = false;
             evicted.push(out);
         }
         self.neurons[i].rank = Some(rank);
+        self.neurons[i].is_resident = true;
         self.order.insert((rank, i));
     }
 
-    /// Classifies neurons now.
-    pub fn reclassify(&mut self) {
-        self.classify();
-    }
-
-    /// [`NeuronCache::reclassify`]; the neurons that left memory.
-    fn classify(&mut self) -> Vec<usize> {
+    /// Classifies neurons now; returns those that are evicted, ascending: they were hot, and are not any more.
+    pub fn reclassify(&mut self) -> Vec<usize> {
         if self.total == 0 {
             return Vec::new();
         }
@@ -281,27 +287,32 @@ impl NeuronCache {
             .collect();
         hot.sort_by_key(|i| (u64::MAX - self.neurons[*i].count, *i));
         hot.truncate(self.most_hot);
-        let mut evicted = Vec::new();
-        for i in core::mem::take(&mut self.hot) {
+        hot.sort_unstable();
+        let was_hot = core::mem::replace(&mut self.hot, hot);
+        for &i in &was_hot {
             self.neurons[i].is_hot = false;
         }
-        let was_hot: Vec<usize> = core::mem::take(&mut self.cold);
-        for &i in &hot {
+        for &i in &self.hot {
             self.neurons[i].is_hot = true;
             if let Some(rank) = self.neurons[i].rank.take() {
                 self.order.remove(&(rank, i));
             }
         }
-        hot.sort_unstable();
         self.cold = (0..self.neurons.len())
             .filter(|i| !self.neurons[*i].is_hot)
             .collect();
-        // Neurons that were hot and are not any more.
-        let is_new =
-            |i: &usize| was_hot.binary_search(i).is_err() && self.neurons[*i].rank.is_none();
-        evicted.extend(self.cold.iter().copied().filter(is_new));
-        self.hot = hot;
+        let mut evicted = was_hot;
+        evicted.retain(|i| {
+            let neuron = &mut self.neurons[*i];
+            !neuron.is_hot && core::mem::take(&mut neuron.is_resident)
+        });
         evicted
+    }
+
+    /// Whether a neuron is in memory, or would be, if every missed one was read.
+    #[must_use]
+    pub fn is_resident(&self, neuron: usize) -> bool {
+        self.neurons.get(neuron).is_some_and(|n| n.is_resident)
     }
 
     /// Hot neurons, ascending.

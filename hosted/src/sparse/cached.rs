@@ -4,7 +4,7 @@ use super::cache::{CacheConfig, CacheStats, NeuronCache};
 use super::error::SparseResult;
 use super::ffn::SparseFfn;
 use sluice_core::kernels::{CpuFeatures, KernelTable};
-use sluice_core::sparse::{ActivationType, FfnDims, FfnWeights, Selected};
+use sluice_core::sparse::{ActivationType, FfnDims, FfnWeights, Selected, check_finite, check_len};
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt as _;
@@ -90,7 +90,7 @@ impl CachedFfn {
     /// A network of bundles from `source`; nothing is in memory yet.
     ///
     /// # Errors
-    /// Settings of the cache; a bias that is not as long as the output.
+    /// A size of 0, or beyond memory; settings of the cache; a bias that is not as long as the output, or not finite.
     pub fn new(
         dims: FfnDims,
         source: Box<dyn NeuronSource>,
@@ -98,18 +98,14 @@ impl CachedFfn {
         activation: ActivationType,
         config: CacheConfig,
     ) -> SparseResult<Self> {
-        FfnWeights::from_bundles(
-            FfnDims { hidden: 1, ..dims },
-            &vec![0.0; dims.input + dims.output],
-            false,
-            &[0.0],
-            &b2,
-            activation,
-        )?;
+        dims.check()?;
+        check_len("b2", b2.len(), dims.output)?;
+        check_finite("b2", &b2)?;
+        let cache = NeuronCache::new(dims.hidden, config)?;
         Ok(Self {
             dims,
             source,
-            cache: NeuronCache::new(dims.hidden, config)?,
+            cache,
             bundles: vec![None; dims.hidden],
             b2,
             activation,
@@ -118,47 +114,58 @@ impl CachedFfn {
         })
     }
 
-    /// The output of selected neurons. Those that are not in memory are read.
+    /// The output of selected neurons, ascending, each once. Those that are not in memory are read.
     ///
     /// # Errors
-    /// An input or a list that does not fit; a neuron that cannot be read.
+    /// An input or a list that does not fit; a neuron that cannot be read. The cache has not changed then.
     pub fn forward_sparse(&mut self, input: &[f32], active: &[usize]) -> SparseResult<Vec<f32>> {
-        let change = self.cache.record_activations(active)?;
-        let n_bundle = self.dims.input + 1 + self.dims.output;
-        for &neuron in active {
-            if self.bundles[neuron].is_none() {
-                let mut bundle = vec![0.0; n_bundle].into_boxed_slice();
-                self.source.read(neuron, &mut bundle)?;
-                self.bytes_read += 4 * n_bundle as u64;
-                self.bundles[neuron] = Some(bundle);
-            }
-        }
+        check_len("input", input.len(), self.dims.input)?;
+        check_finite("input", input)?;
+        self.dims.check_active(active)?;
+        let read = self.read_missing(active)?;
         // The network of the active neurons alone: in the same order.
         let (mut weights, mut b1) = (Vec::new(), Vec::new());
-        for bundle in active.iter().filter_map(|i| self.bundles[*i].as_deref()) {
+        let mut new = read.iter();
+        for neuron in active {
+            let bundle = self.bundles[*neuron].as_ref().or_else(|| new.next());
+            let bundle = bundle.expect("a neuron is in memory, or was read just now");
             let (w1, rest) = bundle.split_at(self.dims.input);
             weights.extend_from_slice(w1);
             b1.push(rest[0]);
             weights.extend_from_slice(&rest[1..]);
-        }
-        for neuron in change.evicted {
-            self.bundles[neuron] = None;
         }
         let dims = FfnDims {
             hidden: active.len(),
             ..self.dims
         };
         let mut out = vec![0.0; self.dims.output];
-        if active.is_empty() {
-            return Err(sluice_core::sparse::SparsityError::NoneSelected.into());
-        }
         FfnWeights::from_bundles(dims, &weights, false, &b1, &self.b2, self.activation)?.forward(
             self.table,
             input,
             Selected::All,
             &mut out,
         )?;
+        let change = self.cache.record_activations(active)?;
+        for (neuron, bundle) in change.missed.into_iter().zip(read) {
+            self.bytes_read += 4 * bundle.len() as u64;
+            self.bundles[neuron] = Some(bundle);
+        }
+        for neuron in change.evicted {
+            self.bundles[neuron] = None;
+        }
         Ok(out)
+    }
+
+    /// The bundles of the neurons of a list that are not in memory, in its order.
+    fn read_missing(&self, active: &[usize]) -> SparseResult<Vec<Box<[f32]>>> {
+        let missing = active.iter().filter(|i| !self.cache.is_resident(**i));
+        let bundles = missing.map(|neuron| {
+            let n_bundle = self.dims.input + 1 + self.dims.output;
+            let mut bundle = vec![0.0; n_bundle].into_boxed_slice();
+            self.source.read(*neuron, &mut bundle)?;
+            Ok(bundle)
+        });
+        bundles.collect()
     }
 
     /// Bytes read so far.

@@ -63,7 +63,8 @@ impl NeuronTrace {
         Ok(())
     }
 
-    /// The most hits of a cache of `room` neurons that knows the future: what is used last leaves first (Belády 1966).
+    /// The most hits of a cache of `room` neurons that knows the future: what is used last is evicted first (Belády
+    /// 1966). A use is a hit if the neuron was kept before the vector, as in [`super::NeuronCache`].
     ///
     /// # Errors
     /// An empty trace.
@@ -71,28 +72,38 @@ impl NeuronTrace {
         if self.rows.is_empty() {
             return Err(SparsityError::EmptyHistory { what: "trace" }.into());
         }
-        let uses: Vec<usize> = self.rows.iter().flatten().copied().collect();
-        let mut next = vec![usize::MAX; uses.len()];
-        let mut seen = HashMap::new();
-        for (i, neuron) in uses.iter().enumerate().rev() {
-            next[i] = seen.insert(*neuron, i).unwrap_or(usize::MAX);
-        }
-        // By the next use, the latest last.
+        // By the vector of the next use, the latest last.
         let (mut order, mut at) = (BTreeSet::new(), HashMap::new());
         let mut hits = 0;
-        for (neuron, next) in uses.into_iter().zip(next) {
-            if let Some(old) = at.remove(&neuron) {
-                order.remove(&(old, neuron));
-                hits += 1;
+        for (row, next) in self.rows.iter().zip(self.next_uses()) {
+            hits += row.iter().filter(|i| at.contains_key(*i)).count() as u64;
+            for (&neuron, next) in row.iter().zip(next) {
+                if let Some(old) = at.insert(neuron, next) {
+                    order.remove(&(old, neuron));
+                }
+                order.insert((next, neuron));
             }
-            at.insert(neuron, next);
-            order.insert((next, neuron));
-            if order.len() > room
+            while order.len() > room
                 && let Some((_, out)) = order.pop_last()
             {
                 at.remove(&out);
             }
         }
         Ok(hits)
+    }
+
+    /// For each use the vector that uses its neuron next.
+    fn next_uses(&self) -> Vec<Vec<usize>> {
+        let mut seen = HashMap::new();
+        let mut all: Vec<Vec<usize>> = Vec::with_capacity(self.rows.len());
+        for (i, row) in self.rows.iter().enumerate().rev() {
+            let next = row
+                .iter()
+                .map(|neuron| seen.get(neuron).copied().unwrap_or(usize::MAX));
+            all.push(next.collect());
+            seen.extend(row.iter().map(|neuron| (*neuron, i)));
+        }
+        all.reverse();
+        all
     }
 }
