@@ -4,7 +4,9 @@ use super::error::{InferenceError, SparseResult};
 use super::matrix::DenseMatrix;
 use sluice_core::kernels::{CpuFeatures, KernelTable};
 use sluice_core::sparse::pi::PiChaos;
-use sluice_core::sparse::{ActivationType, FfnDims, FfnWeights, Selected, SparsityError};
+use sluice_core::sparse::{
+    ActivationType, FfnDims, FfnWeights, Selected, SparsityError, check_finite, check_len,
+};
 
 /// A network that can be computed for some of its neurons.
 pub trait FeedForward: Send + Sync {
@@ -38,15 +40,21 @@ impl SparseFfn {
     /// purpose have weights ([`SparseFfn::from_weights`]).
     ///
     /// # Errors
-    /// A dimension of 0.
+    /// A dimension of 0, or beyond memory.
     pub fn new(
         input_dim: usize,
         hidden_dim: usize,
         output_dim: usize,
         activation: ActivationType,
     ) -> SparseResult<Self> {
-        let w1 = DenseMatrix::new(hidden_dim, input_dim, seeded(1, hidden_dim, input_dim))?;
-        let w2 = DenseMatrix::new(output_dim, hidden_dim, seeded(2, output_dim, hidden_dim))?;
+        let dims = FfnDims {
+            input: input_dim,
+            hidden: hidden_dim,
+            output: output_dim,
+        };
+        dims.check()?;
+        let w1 = seeded(1, ["hidden_dim", "input_dim"], hidden_dim, input_dim)?;
+        let w2 = seeded(2, ["output_dim", "hidden_dim"], output_dim, hidden_dim)?;
         let (b1, b2) = (vec![0.0; hidden_dim], vec![0.0; output_dim]);
         Self::from_weights(w1, &w2, b1, b2, activation)
     }
@@ -70,10 +78,7 @@ impl SparseFfn {
             .into());
         }
         for (what, bias) in [("b1", &b1), ("b2", &b2)] {
-            if let Some(index) = bias.iter().position(|x| !x.is_finite()) {
-                let value = bias[index];
-                return Err(SparsityError::NotFinite { what, index, value }.into());
-            }
+            check_finite(what, bias)?;
         }
         let ffn = Self {
             dims: FfnDims {
@@ -81,8 +86,8 @@ impl SparseFfn {
                 hidden,
                 output,
             },
-            w1: w1.as_slice().to_vec(),
-            w2_t: w2.transposed().as_slice().to_vec(),
+            w1: w1.into_vec(),
+            w2_t: w2.transposed().into_vec(),
             b1,
             b2,
             activation,
@@ -131,17 +136,11 @@ impl SparseFfn {
         self.table
     }
 
-    /// What each neuron adds at most for an input, signed by its value: `h_i · |w2_i|`, before calibration.
+    /// The length of what each neuron adds for an input: `|h_i| · |w2_i|`.
     pub(super) fn contributions(&self, input: &[f32]) -> SparseResult<Vec<f32>> {
+        check_len("input", input.len(), self.dims.input)?;
         let rows: Vec<&[f32]> = self.w1.chunks_exact(self.dims.input).collect();
         let mut values = vec![0.0; self.dims.hidden];
-        if input.len() != self.dims.input {
-            return Err(InferenceError::InputDimensionMismatch {
-                expected: self.dims.input,
-                actual: input.len(),
-            }
-            .into());
-        }
         self.table.float_rows().dots(&rows, input, &mut values);
         for (value, b) in values.iter_mut().zip(&self.b1) {
             *value += b;
@@ -149,7 +148,7 @@ impl SparseFfn {
         self.activation.apply_slice(self.table, &mut values);
         let outputs = self.w2_t.chunks_exact(self.dims.output);
         for (value, w2) in values.iter_mut().zip(outputs) {
-            *value *= w2.iter().map(|w| w * w).sum::<f32>().sqrt();
+            *value = value.abs() * w2.iter().map(|w| w * w).sum::<f32>().sqrt();
         }
         Ok(values)
     }
@@ -216,9 +215,13 @@ impl FeedForward for SparseFfn {
 }
 
 /// Numbers within ± 1/√columns.
-fn seeded(seed: u64, n_rows: usize, n_cols: usize) -> Vec<f32> {
+fn seeded(
+    seed: u64,
+    names: [&'static str; 2],
+    n_rows: usize,
+    n_cols: usize,
+) -> SparseResult<DenseMatrix> {
     let mut chaos = PiChaos::hashed(seed);
-    let scale = 2.0 / (n_cols.max(1) as f32).sqrt();
-    let n = n_rows.saturating_mul(n_cols);
-    (0..n).map(|_| (chaos.next_float() - 0.5) * scale).collect()
+    let scale = 2.0 / (n_cols as f32).sqrt();
+    DenseMatrix::generated(names, n_rows, n_cols, || (chaos.next_float() - 0.5) * scale)
 }

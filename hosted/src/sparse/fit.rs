@@ -5,31 +5,41 @@ const RIDGE: f64 = 1e-4;
 /// Passes of the iteration that finds the directions.
 const PASSES: usize = 24;
 
-/// A predictor `Q (hidden, rank) · P (rank, input)`.
+/// Share of the mean square that its deviations have at least, so that samples that hardly differ can be fitted.
+const DEVIATION: f64 = 1e-9;
+
+/// A predictor `Q (hidden, rank) · P (rank, input) · x + bias (hidden)`.
 pub(super) struct Fit {
     pub(super) p: Vec<f32>,
     pub(super) q: Vec<f32>,
+    pub(super) bias: Vec<f32>,
 }
 
-/// Fits `Q · P · x` to `y` for pairs of rows of `xs` (n, input) and `ys` (n, hidden), in f64.
+/// Fits `Q · P · x + bias` to `y` for pairs of rows of `xs` (n, input) and `ys` (n, hidden), in f64. Rows of P are of
+/// length 1.
 ///
-/// With `C = X'X + λI = L·L'` the ridge solution is `B = Y'X·C⁻¹`. Of `M = B·L = Y'X·L'⁻¹` the `rank` largest right
-/// singular vectors V give the best fit of that rank: `Q = M·V`, `P = V'·L⁻¹`.
+/// X and Y being the deviations from the means x̄ and ȳ, with `C = X'X + λI = L·L'` the ridge solution is `B = Y'X·C⁻¹`. Of
+/// `M = B·L = Y'X·L'⁻¹` the `rank` largest right singular vectors V give the best fit of that rank: `Q = M·V`,
+/// `P = V'·L⁻¹`, `bias = ȳ - Q·P·x̄`.
 #[expect(clippy::cast_possible_truncation, reason = "to the nearest f32")]
 pub(super) fn low_rank(xs: &[Vec<f32>], ys: &[Vec<f32>], rank: usize) -> Fit {
     let (input, hidden) = (xs[0].len(), ys[0].len());
+    let (x_mean, y_mean) = (mean(xs), mean(ys));
     let mut c = vec![0f64; input * input];
     let mut m = vec![0f64; hidden * input];
+    let mut squares = 0f64;
     for (x, y) in xs.iter().zip(ys) {
-        let x: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+        squares += x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
+        let x = deviation(x, &x_mean);
         for (i, row) in c.chunks_exact_mut(input).enumerate() {
             add(x[i], &x[..=i], &mut row[..=i]);
         }
-        for (y, row) in y.iter().zip(m.chunks_exact_mut(input)) {
-            add(f64::from(*y), &x, row);
+        for (y, row) in deviation(y, &y_mean).iter().zip(m.chunks_exact_mut(input)) {
+            add(*y, &x, row);
         }
     }
     let trace: f64 = (0..input).map(|i| c[i * input + i]).sum();
+    let trace = trace.max(squares * DEVIATION);
     let ridge = (trace / input as f64 * RIDGE).max(f64::MIN_POSITIVE);
     for i in 0..input {
         c[i * input + i] += ridge;
@@ -45,15 +55,74 @@ pub(super) fn low_rank(xs: &[Vec<f32>], ys: &[Vec<f32>], rank: usize) -> Fit {
         }
     }
     let mut v = directions(&g, input, rank);
-    let q = m
-        .chunks_exact(input)
-        .flat_map(|row| v.chunks_exact(input).map(|v| dot(row, v) as f32))
-        .collect();
+    let right = v.clone();
+    let mut norms = Vec::with_capacity(rank);
     for row in v.chunks_exact_mut(input) {
         solve_upper(&c, row);
+        let norm = dot(row, row).sqrt();
+        row.iter_mut().for_each(|x| *x /= norm);
+        norms.push(norm);
+    }
+    let z_mean: Vec<f64> = v.chunks_exact(input).map(|p| dot(p, &x_mean)).collect();
+    let (mut q, mut bias) = (
+        Vec::with_capacity(hidden * rank),
+        Vec::with_capacity(hidden),
+    );
+    for (m, y) in m.chunks_exact(input).zip(y_mean) {
+        let products = right.chunks_exact(input).map(|v| dot(m, v));
+        let row: Vec<f64> = products.zip(&norms).map(|(q, norm)| q * norm).collect();
+        bias.push((y - dot(&row, &z_mean)) as f32);
+        q.extend(row.iter().map(|x| *x as f32));
     }
     let p = v.iter().map(|x| *x as f32).collect();
-    Fit { p, q }
+    Fit { p, q, bias }
+}
+
+/// The mean of rows.
+fn mean(rows: &[Vec<f32>]) -> Vec<f64> {
+    let n = rows.len() as f64;
+    let sum = |i: usize| rows.iter().map(|row| f64::from(row[i])).sum::<f64>();
+    (0..rows[0].len()).map(|i| sum(i) / n).collect()
+}
+
+fn deviation(row: &[f32], mean: &[f64]) -> Vec<f64> {
+    let pairs = row.iter().zip(mean);
+    pairs.map(|(x, mean)| f64::from(*x) - mean).collect()
+}
+
+/// Matrices whose scales fit into 8 bits, by powers of 2, which change no bits of the product: rows of P have a length near
+/// 1, the largest number of Q is near 1, and scores are to be multiplied by the last.
+#[expect(clippy::cast_possible_truncation, reason = "to the nearest f32")]
+pub(super) fn balanced(p: &[f32], q: &[f32], rank: usize) -> (Vec<f32>, Vec<f32>, f32) {
+    let (mut p, q) = (wide(p), wide(q));
+    let n = p.len() / rank;
+    let scales: Vec<f64> = p
+        .chunks_exact_mut(n)
+        .map(|row| {
+            let scale = power_of_2(dot(row, row).sqrt());
+            row.iter_mut().for_each(|x| *x /= scale);
+            scale
+        })
+        .collect();
+    let columns = q.iter().zip(scales.iter().cycle());
+    let q: Vec<f64> = columns.map(|(q, scale)| q * scale).collect();
+    let largest = q.iter().fold(0f64, |most, x| most.max(x.abs()));
+    let scale = power_of_2(largest).min(power_of_2(f64::from(f32::MAX) / 2.0));
+    let narrow = |x: f64| x as f32;
+    let q = q.into_iter().map(|q| narrow(q / scale)).collect();
+    (p.into_iter().map(narrow).collect(), q, scale as f32)
+}
+
+fn wide(x: &[f32]) -> Vec<f64> {
+    x.iter().map(|x| f64::from(*x)).collect()
+}
+
+/// The power of 2 that is nearest to a length by its logarithm; 1 for 0.
+fn power_of_2(length: f64) -> f64 {
+    match length >= f64::MIN_POSITIVE {
+        true => f64::from_bits((length * core::f64::consts::SQRT_2).to_bits() >> 52 << 52),
+        false => 1.0,
+    }
 }
 
 /// `rank` orthonormal rows that span the largest eigenvectors of `g` (n, n), from a fixed beginning.

@@ -8,7 +8,8 @@ use core::ops::DerefMut as _;
 use sluice_core::kernels::{CpuFeatures, KernelTable};
 use sluice_core::sparse::pi::PiChaos;
 use sluice_core::sparse::{
-    Int8Predictor, PredictorWeights, SparsityConfig, SparsityError, threshold_for,
+    Int8Predictor, PredictorWeights, SparsityConfig, SparsityError, check_finite, check_len,
+    threshold_for,
 };
 use std::sync::{Mutex, PoisonError};
 
@@ -23,7 +24,7 @@ pub trait NeuronPredictor: Send + Sync {
     /// Fits the predictor to samples: inputs, and what each neuron made of them. High values are active.
     ///
     /// # Errors
-    /// No samples, or one that does not fit, by its number.
+    /// No samples, or one that does not fit, by its number; all zeros. Nothing has changed then.
     fn calibrate(&mut self, samples: &[Vec<f32>], activations: &[Vec<f32>]) -> SparseResult<()>;
 
     /// Counts of its predictions.
@@ -50,19 +51,34 @@ struct Sums {
     active: usize,
 }
 
-/// `scores = Q · (P · x)`, and a selection of the highest.
+/// `scores = Q · (P · x) + bias`, and a selection of the highest. The bias is 0 until it is calibrated.
 #[derive(Debug)]
 pub struct LowRankPredictor {
-    p: DenseMatrix,
-    q: DenseMatrix,
+    scorer: Scorer,
     config: SparsityConfig,
     /// The threshold for a target, once calibrated.
     threshold: Option<f32>,
     is_calibrated: bool,
-    /// Both matrices in 8 bits.
-    int8: Option<AlignedMemory>,
     work: Mutex<Work>,
+}
+
+/// What makes scores of an input.
+#[derive(Debug)]
+struct Scorer {
+    p: DenseMatrix,
+    q: DenseMatrix,
+    bias: Option<Vec<f32>>,
+    int8: Option<Int8>,
     table: &'static KernelTable,
+}
+
+/// Both matrices in 8 bits.
+#[derive(Debug)]
+struct Int8 {
+    memory: AlignedMemory,
+    /// Multiplies scores.
+    scale: f32,
+    scratch_bytes: usize,
 }
 
 /// Working memory, and what was counted.
@@ -73,6 +89,51 @@ struct Work {
     active: Vec<usize>,
     scratch: Option<AlignedMemory>,
     sums: Sums,
+}
+
+impl Scorer {
+    /// The matrices in 8 bits; `None` where widths are not multiples of 32.
+    fn quantized(&self) -> SparseResult<Option<Int8>> {
+        let ((rank, input), hidden) = (self.p.dim(), self.q.dim().0);
+        let bytes = match Int8Predictor::bytes(input, rank, hidden) {
+            Err(SparsityError::Width { .. }) => return Ok(None),
+            bytes => bytes.map_err(PredictorFault::from)?,
+        };
+        let (p, q, scale) = fit::balanced(self.p.as_slice(), self.q.as_slice(), rank);
+        let weights = PredictorWeights::new(input, rank, &p, &q).map_err(PredictorFault::from)?;
+        let mut memory = AlignedMemory::zeroed(bytes)?;
+        let mut row = vec![0; 2 * input.max(rank)];
+        let packed = Int8Predictor::pack(&weights, memory.deref_mut(), &mut row);
+        let scratch_bytes = packed.map_err(PredictorFault::from)?.scratch_bytes();
+        Ok(Some(Int8 {
+            memory,
+            scale,
+            scratch_bytes,
+        }))
+    }
+
+    fn scores(&self, input: &[f32], work: &mut Work) -> Result<(), PredictorFault> {
+        let ((rank, n), hidden) = (self.p.dim(), self.q.dim().0);
+        let (z, scores) = (&mut work.z, &mut work.scores);
+        match (&self.int8, &mut work.scratch) {
+            (Some(int8), Some(scratch)) => {
+                Int8Predictor::new(n, rank, hidden, &int8.memory)?.scores(
+                    self.table,
+                    input,
+                    z,
+                    scratch.deref_mut(),
+                    scores,
+                )?;
+                scores.iter_mut().for_each(|x| *x *= int8.scale);
+            }
+            _ => PredictorWeights::new(n, rank, self.p.as_slice(), self.q.as_slice())?
+                .scores(self.table, input, z, scores)?,
+        }
+        for (score, bias) in scores.iter_mut().zip(self.bias.iter().flatten()) {
+            *score += bias;
+        }
+        Ok(())
+    }
 }
 
 impl LowRankPredictor {
@@ -88,11 +149,9 @@ impl LowRankPredictor {
     ) -> SparseResult<Self> {
         check_rank(input_dim, hidden_dim, rank)?;
         let mut chaos = PiChaos::hashed(4);
-        let mut next =
-            |n: usize| -> Vec<f32> { (0..n).map(|_| (chaos.next_float() - 0.5) * 0.02).collect() };
-        let (p, q) = (next(rank * input_dim), next(hidden_dim * rank));
-        let p = DenseMatrix::new(rank, input_dim, p)?;
-        let q = DenseMatrix::new(hidden_dim, rank, q)?;
+        let mut next = || (chaos.next_float() - 0.5) * 0.02;
+        let p = DenseMatrix::generated(["rank", "input_dim"], rank, input_dim, &mut next)?;
+        let q = DenseMatrix::generated(["hidden_dim", "rank"], hidden_dim, rank, &mut next)?;
         let mut made = Self::from_matrices(p, q, config)?;
         made.is_calibrated = false;
         Ok(made)
@@ -119,10 +178,16 @@ impl LowRankPredictor {
         check_rank(input, hidden, rank)?;
         config.validate().map_err(PredictorFault::InvalidConfig)?;
         Ok(Self {
+            scorer: Scorer {
+                p,
+                q,
+                bias: None,
+                int8: None,
+                table: KernelTable::best(CpuFeatures::detect()),
+            },
             config,
             threshold: None,
             is_calibrated: true,
-            int8: None,
             work: Mutex::new(Work {
                 z: vec![0.0; rank],
                 scores: vec![0.0; hidden],
@@ -130,9 +195,6 @@ impl LowRankPredictor {
                 scratch: None,
                 sums: Sums::default(),
             }),
-            table: KernelTable::best(CpuFeatures::detect()),
-            p,
-            q,
         })
     }
 
@@ -142,40 +204,31 @@ impl LowRankPredictor {
     /// # Errors
     /// No memory.
     pub fn quantize(&mut self) -> SparseResult<()> {
-        let (rank, input) = self.p.dim();
-        let hidden = self.q.dim().0;
-        let bytes = match Int8Predictor::bytes(input, rank, hidden) {
-            Err(SparsityError::Width { .. }) => return Ok(()),
-            bytes => bytes.map_err(PredictorFault::from)?,
+        let Some(int8) = self.scorer.quantized()? else {
+            return Ok(());
         };
-        let weights = PredictorWeights::new(input, rank, self.p.as_slice(), self.q.as_slice());
-        let weights = weights.map_err(PredictorFault::from)?;
-        let mut memory = AlignedMemory::zeroed(bytes)?;
-        let mut row = vec![0; 2 * input.max(rank)];
-        let packed = Int8Predictor::pack(&weights, memory.deref_mut(), &mut row);
-        let scratch_bytes = packed.map_err(PredictorFault::from)?.scratch_bytes();
         let work = self.work.get_mut().unwrap_or_else(PoisonError::into_inner);
-        work.scratch = Some(AlignedMemory::zeroed(scratch_bytes)?);
-        self.int8 = Some(memory);
+        work.scratch = Some(AlignedMemory::zeroed(int8.scratch_bytes)?);
+        self.scorer.int8 = Some(int8);
         Ok(())
     }
 
     /// Rows of P.
     #[must_use]
     pub const fn rank(&self) -> usize {
-        self.p.dim().0
+        self.scorer.p.dim().0
     }
 
     /// Elements of the input.
     #[must_use]
     pub const fn input_dim(&self) -> usize {
-        self.p.dim().1
+        self.scorer.p.dim().1
     }
 
     /// Neurons.
     #[must_use]
     pub const fn hidden_dim(&self) -> usize {
-        self.q.dim().0
+        self.scorer.q.dim().0
     }
 
     /// A score for each neuron.
@@ -184,47 +237,29 @@ impl LowRankPredictor {
     /// An input that does not fit.
     pub fn scores(&self, input: &[f32]) -> SparseResult<Vec<f32>> {
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
-        self.score(input, &mut work)?;
+        self.scorer.scores(input, &mut work)?;
         Ok(work.scores.clone())
     }
+}
 
-    fn score(&self, input: &[f32], work: &mut Work) -> SparseResult<()> {
-        let ((rank, n), hidden) = (self.p.dim(), self.q.dim().0);
-        let (z, scores) = (&mut work.z, &mut work.scores);
-        match (&self.int8, &mut work.scratch) {
-            (Some(memory), Some(scratch)) => Int8Predictor::new(n, rank, hidden, memory)
-                .and_then(|int8| int8.scores(self.table, input, z, scratch.deref_mut(), scores)),
-            _ => PredictorWeights::new(n, rank, self.p.as_slice(), self.q.as_slice())
-                .and_then(|weights| weights.scores(self.table, input, z, scores)),
-        }
-        .map_err(|error| PredictorFault::from(error).into())
+/// Rows of `n` finite numbers, not all of them 0.
+fn check_samples(what: &'static str, rows: &[Vec<f32>], n: usize) -> SparseResult<()> {
+    let failed = |sample, error| PredictorFault::CalibrationFailed { sample, error };
+    for (sample, row) in rows.iter().enumerate() {
+        check_len(what, row.len(), n)
+            .and_then(|()| check_finite(what, row))
+            .map_err(|error| failed(sample, error))?;
     }
-
-    fn check_samples(&self, what: &'static str, rows: &[Vec<f32>], n: usize) -> SparseResult<()> {
-        for (sample, row) in rows.iter().enumerate() {
-            let error = match row.iter().position(|x| !x.is_finite()) {
-                _ if row.len() != n => SparsityError::Length {
-                    what,
-                    expected: n,
-                    found: row.len(),
-                },
-                Some(index) => SparsityError::NotFinite {
-                    what,
-                    index,
-                    value: row[index],
-                },
-                None => continue,
-            };
-            return Err(PredictorFault::CalibrationFailed { sample, error }.into());
-        }
-        Ok(())
+    match rows.iter().flatten().any(|x| *x != 0.0) {
+        true => Ok(()),
+        false => Err(failed(0, SparsityError::Zeros { what }).into()),
     }
 }
 
 impl NeuronPredictor for LowRankPredictor {
     fn predict(&self, input: &[f32]) -> SparseResult<Vec<usize>> {
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
-        self.score(input, &mut work)?;
+        self.scorer.scores(input, &mut work)?;
         let Work {
             scores,
             active,
@@ -252,30 +287,39 @@ impl NeuronPredictor for LowRankPredictor {
             })
             .into());
         }
-        let (rank, input) = self.p.dim();
-        let hidden = self.q.dim().0;
-        self.check_samples("sample", samples, input)?;
-        self.check_samples("activation", activations, hidden)?;
+        let (rank, input) = self.scorer.p.dim();
+        let hidden = self.scorer.q.dim().0;
         // A threshold is set on samples that the fit has not seen, a quarter of them, where there are several.
         let sets_threshold = self.config.target_sparsity.is_some();
         let n_held = if sets_threshold { samples.len() / 4 } else { 0 };
         let (held, seen) = samples.split_at(n_held);
-        let Fit { p, q } = fit::low_rank(seen, &activations[n_held..], rank);
-        self.p = DenseMatrix::new(rank, input, p)?;
-        self.q = DenseMatrix::new(hidden, rank, q)?;
-        if self.int8.is_some() {
-            self.quantize()?;
+        check_samples("sample", samples, input)?;
+        check_samples("activation", activations, hidden)?;
+        let Fit { p, q, bias } = fit::low_rank(seen, &activations[n_held..], rank);
+        let mut scorer = Scorer {
+            p: DenseMatrix::new(rank, input, p)?,
+            q: DenseMatrix::new(hidden, rank, q)?,
+            bias: Some(bias),
+            int8: None,
+            table: self.scorer.table,
+        };
+        if self.scorer.int8.is_some() {
+            scorer.int8 = scorer.quantized()?;
         }
-        self.is_calibrated = true;
+        let mut threshold = self.threshold;
         if let Some(target) = self.config.target_sparsity {
             let held = if held.is_empty() { seen } else { held };
             let mut all = Vec::with_capacity(held.len() * hidden);
+            let work = self.work.get_mut().unwrap_or_else(PoisonError::into_inner);
             for sample in held {
-                all.extend(self.scores(sample)?);
+                scorer.scores(sample, work)?;
+                all.extend_from_slice(&work.scores);
             }
-            let threshold = threshold_for(&all, target).map_err(PredictorFault::from)?;
-            self.threshold = Some(threshold);
+            threshold = Some(threshold_for(&all, target).map_err(PredictorFault::from)?);
         }
+        // Nothing fails from here on: all changes, or none.
+        (self.scorer, self.threshold) = (scorer, threshold);
+        self.is_calibrated = true;
         Ok(())
     }
 
@@ -291,7 +335,7 @@ impl NeuronPredictor for LowRankPredictor {
             avg_active_neurons: mean,
             avg_sparsity: match predictions {
                 0 => 0.0,
-                _ => 1.0 - mean / self.q.dim().0 as f32,
+                _ => 1.0 - mean / self.hidden_dim() as f32,
             },
             is_calibrated: self.is_calibrated,
         }

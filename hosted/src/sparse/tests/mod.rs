@@ -7,6 +7,7 @@
 )]
 
 mod caches;
+mod predictors;
 mod streams;
 
 use super::pi::{
