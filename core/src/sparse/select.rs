@@ -1,6 +1,6 @@
 //! From scores to a list of neurons.
 
-use super::error::check_len;
+use super::error::{check_finite, check_len};
 use super::{SparsityConfig, SparsityError};
 
 impl SparsityConfig {
@@ -53,11 +53,9 @@ pub fn n_kept(n: usize, sparsity: f32) -> usize {
 /// No scores; a score that is not a number.
 pub fn threshold_for(scores: &[f32], sparsity: f32) -> Result<f32, SparsityError> {
     if scores.is_empty() {
-        return Err(SparsityError::EmptyHistory {
-            what: "calibration of a threshold",
-        });
+        return Err(SparsityError::Empty { what: "scores" });
     }
-    super::error::check_finite("scores", scores)?;
+    check_finite("scores", scores)?;
     let kept = n_kept(scores.len(), sparsity);
     if kept == scores.len() {
         return Ok(f32::NEG_INFINITY);

@@ -74,8 +74,7 @@ impl AngularEmbedding {
         let (norm_a, norm_b) = (magnitude(a).max(1e-10), magnitude(b).max(1e-10));
         let mut sum = 0f32;
         for (a, b) in a.iter().zip(b) {
-            let apart = (self.angle(*a, norm_a) - self.angle(*b, norm_b)).abs();
-            let apart = if apart > PI { 2.0 * PI - apart } else { apart };
+            let apart = wrapped(self.angle(*a, norm_a) - self.angle(*b, norm_b));
             sum += apart * apart;
         }
         Ok(libm::sqrtf(sum))
@@ -98,13 +97,8 @@ impl AngularEmbedding {
             magnitude(current).max(1e-10),
         );
         for ((v, a), b) in velocity.iter_mut().zip(previous).zip(current) {
-            let delta = self.angle(*b, norm_b) - self.angle(*a, norm_a);
-            let wrapped = match delta {
-                d if d > PI => d - 2.0 * PI,
-                d if d < -PI => d + 2.0 * PI,
-                d => d,
-            };
-            *v = MOMENTUM * *v + (1.0 - MOMENTUM) * wrapped;
+            let delta = wrapped(self.angle(*b, norm_b) - self.angle(*a, norm_a));
+            *v = MOMENTUM * *v + (1.0 - MOMENTUM) * delta;
         }
         Ok(())
     }
@@ -123,13 +117,7 @@ impl AngularEmbedding {
         check_len("next", next.len(), current.len())?;
         let norm = magnitude(current);
         for ((next, x), v) in next.iter_mut().zip(current).zip(velocity) {
-            let angle = self.angle(*x, norm.max(1e-10)) + v;
-            // One subtraction: a loop would not end for a large velocity.
-            let turns = libm::roundf(angle / (2.0 * PI));
-            let angle = match angle.abs() > PI {
-                true => angle - turns * 2.0 * PI,
-                false => angle,
-            };
+            let angle = wrapped(self.angle(*x, norm.max(1e-10)) + v);
             *next = angle / (PI * self.phase_scale) * norm;
         }
         Ok(())
@@ -226,6 +214,12 @@ impl HypersphericalProjection {
         self.lane
     }
 
+    /// Elements of a vector.
+    #[must_use]
+    pub const fn dimension(&self) -> usize {
+        self.dimension
+    }
+
     /// Number of angles.
     #[must_use]
     pub const fn n_angles(&self) -> usize {
@@ -297,13 +291,32 @@ impl HypersphericalProjection {
 /// Two vectors of one length, at least one element, all finite.
 fn check_pair(a: &[f32], b: &[f32]) -> Result<(), SparsityError> {
     if a.is_empty() {
-        return Err(SparsityError::EmptyHistory { what: "vector" });
+        return Err(SparsityError::Empty {
+            what: "first vector",
+        });
     }
     check_len("second vector", b.len(), a.len())?;
     check_finite("first vector", a)?;
     check_finite("second vector", b)
 }
 
+/// An angle within ±π.
+fn wrapped(angle: f32) -> f32 {
+    // One subtraction: a loop would not end for a large angle.
+    match angle.abs() > PI {
+        true => angle - libm::roundf(angle / (2.0 * PI)) * 2.0 * PI,
+        false => angle,
+    }
+}
+
+/// The length of a vector, up to the largest f32.
+#[expect(clippy::cast_possible_truncation, reason = "within f32 by min")]
 fn magnitude(x: &[f32]) -> f32 {
-    libm::sqrtf(x.iter().map(|x| x * x).sum())
+    let sum: f32 = x.iter().map(|x| x * x).sum();
+    if sum.is_finite() {
+        return libm::sqrtf(sum);
+    }
+    // Squares beyond f32: with an infinite length all angles would be 0.
+    let wide: f64 = x.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
+    libm::sqrt(wide).min(f64::from(f32::MAX)) as f32
 }

@@ -7,6 +7,7 @@
 use super::super::SparsityError;
 use super::super::error::{check_finite, check_len};
 use super::constants::PI_DIGITS;
+use core::cmp::Ordering;
 
 /// A deterministic generator.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -212,7 +213,7 @@ impl DeterministicJitter {
             .max_by(|a, b| jitter(a).total_cmp(&jitter(b)));
         largest
             .copied()
-            .ok_or(SparsityError::EmptyHistory { what: "ties" })
+            .ok_or(SparsityError::Empty { what: "indices" })
     }
 }
 
@@ -286,15 +287,20 @@ impl<'a> PiScheduler<'a> {
         self.order_of(self.round, order)
     }
 
-    /// Writes the items, heaviest first; equal weights are ordered by their jitter.
+    /// Writes the items, heaviest first; equal weights are ordered by their jitter, the largest first, and equal jitters by
+    /// index. Without weights it is the round's order. (The predecessor adds the jitter to the weights, which changes
+    /// the order of close ones, and vanishes in large ones.)
     ///
     /// # Errors
     /// Another length than the number of items.
     pub fn weighted_order_into(&self, order: &mut [usize]) -> Result<(), SparsityError> {
         self.order_of(self.round, order)?;
-        let key = |i: usize| self.weights[i] + self.chaos.jitter(i) * 0.001;
         if !self.weights.is_empty() {
-            order.sort_unstable_by(|&a, &b| key(b).total_cmp(&key(a)).then(a.cmp(&b)));
+            let jitter = |i: usize| self.chaos.jitter(i);
+            order.sort_unstable_by(|&a, &b| {
+                let by_jitter = || jitter(b).total_cmp(&jitter(a));
+                self.by_weight(a, b).then_with(by_jitter).then(a.cmp(&b))
+            });
         }
         Ok(())
     }
@@ -319,9 +325,8 @@ impl<'a> PiScheduler<'a> {
         for (place, item) in order.iter().enumerate() {
             halves[*item] = place;
         }
-        let (weights, places) = (self.weights, &*halves);
-        let by_weight = |a: &usize, b: &usize| weights[*b].total_cmp(&weights[*a]);
-        order.sort_unstable_by(|a, b| by_weight(a, b).then(places[*a].cmp(&places[*b])));
+        let places = &*halves;
+        order.sort_unstable_by(|&a, &b| self.by_weight(a, b).then(places[a].cmp(&places[b])));
         halves.copy_from_slice(order);
         let (heavy, light) = halves.split_at(self.num_items / 2);
         let (mut heavy, mut light) = (heavy.iter(), light.iter());
@@ -351,6 +356,12 @@ impl<'a> PiScheduler<'a> {
         let n = batch.len().min(total);
         batch[..n].copy_from_slice(&order[..n]);
         Ok(n)
+    }
+
+    /// The heavier item first; both zeros are equal.
+    fn by_weight(&self, a: usize, b: usize) -> Ordering {
+        let [a, b] = [a, b].map(|i| self.weights[i] + 0.0);
+        b.total_cmp(&a)
     }
 
     fn order_of(&self, round: usize, order: &mut [usize]) -> Result<(), SparsityError> {

@@ -4,7 +4,7 @@
 //! invisible to it. [`QuantizationHonesty`] has the largest error and the lost energy, too, and is honest only if all
 //! three are.
 
-use super::super::error::check_finite;
+use super::super::error::{check_finite, check_len};
 use super::super::{PrecisionLane, SparsityError};
 use core::f32::consts::PI;
 
@@ -244,9 +244,9 @@ impl Differences {
     )]
     fn of(original: &[f32], quantized: &[f32]) -> Result<Self, SparsityError> {
         if original.is_empty() {
-            return Err(SparsityError::EmptyHistory { what: "original" });
+            return Err(SparsityError::Empty { what: "original" });
         }
-        super::super::error::check_len("quantized", quantized.len(), original.len())?;
+        check_len("quantized", quantized.len(), original.len())?;
         check_finite("original", original)?;
         check_finite("quantized", quantized)?;
         let (mut squares, mut largest, mut magnitude) = (0f32, 0f32, 0f32);

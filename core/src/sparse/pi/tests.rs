@@ -132,7 +132,7 @@ fn vectors_that_cannot_be_compared_are_not_honest() {
             "quantized[0] is inf: expected a finite number",
         ),
         (&[1.0, 2.0], &[1.0], "quantized has 1 elements: expected 2"),
-        (&[], &[], "original: nothing has been recorded yet"),
+        (&[], &[], "original is empty: expected at least 1 element"),
     ] {
         let honesty = detector.check(a, b);
         assert!(!honesty.is_honest && honesty.should_escalate);
@@ -387,5 +387,52 @@ fn jitter_and_weights() {
     assert_eq!(
         std::format!("{error}"),
         "weights[1] is NaN: expected a finite number"
+    );
+}
+
+/// Jitter of less than the difference, or of less than the weights' rounding, once decided among them.
+#[test]
+fn jitter_decides_among_equal_weights_alone() {
+    let order_of = |scheduler: PiScheduler<'_>, weights: &[f32]| {
+        let mut order = vec![0; weights.len()];
+        let scheduler = scheduler.with_weights(weights).unwrap();
+        scheduler.weighted_order_into(&mut order).unwrap();
+        order
+    };
+    for make in [PiScheduler::new, PiScheduler::with_digits] {
+        // One unit in the last place apart, the heavier one at each place.
+        for heavy in 0..20 {
+            let mut weights = [1.0f32; 20];
+            weights[heavy] = 1.0 + f32::EPSILON;
+            assert_eq!(order_of(make(20), &weights)[0], heavy);
+        }
+        let equal = order_of(make(20), &[1.0; 20]);
+        assert_ne!(equal, Vec::from_iter(0..20), "by jitter");
+        for weight in [0.0, -3.5, 1e9, f32::MAX] {
+            assert_eq!(order_of(make(20), &[weight; 20]), equal, "{weight}");
+        }
+        let zeros: Vec<f32> = (0..20).map(|i| [0.0, -0.0][i % 2]).collect();
+        assert_eq!(order_of(make(20), &zeros), equal, "one zero");
+    }
+}
+
+#[test]
+fn vectors_whose_squares_overflow_have_angles() {
+    let angular = AngularEmbedding::new(PrecisionLane::Bit5);
+    let mut angles = [0.0; 2];
+    angular.project_into(&[3e30, -4e30], &mut angles).unwrap();
+    let scale = core::f32::consts::PI * core::f32::consts::PI / 16.0;
+    assert!((angles[0] - 0.6 * scale).abs() < 1e-5 && (angles[1] + 0.8 * scale).abs() < 1e-5);
+    let sphere = HypersphericalProjection::new(2, PrecisionLane::Bit5);
+    assert!(
+        sphere
+            .geodesic_distance(&[3e30, 4e30], &[6.0, 8.0])
+            .unwrap()
+            < 1e-3
+    );
+    let error = sphere.geodesic_distance(&[], &[]).unwrap_err();
+    assert_eq!(
+        std::format!("{error}"),
+        "first vector is empty: expected at least 1 element"
     );
 }
