@@ -1,6 +1,7 @@
 //! Which neurons are computed, and their activation.
 
 use super::SparsityError;
+use super::error::setting;
 use crate::kernels::KernelTable;
 
 /// How neurons are selected. `top_k` comes before `threshold`, and both before `target_sparsity`.
@@ -64,25 +65,20 @@ impl SparsityConfig {
     /// # Errors
     /// A setting that is out of range, by name, or none at all.
     pub fn validate(&self) -> Result<(), SparsityError> {
-        let setting = |name, value, expected| {
-            Err(SparsityError::Setting {
-                name,
-                value,
-                expected,
-            })
-        };
         if let Some(x) = self.threshold
             && !(x >= 0.0 && x.is_finite())
         {
-            return setting("threshold", f64::from(x), "a finite number of at least 0");
+            let expected = "a finite number of at least 0";
+            return Err(setting("threshold", f64::from(x), expected));
         }
         if self.top_k == Some(0) {
-            return setting("top_k", 0.0, "at least 1");
+            return Err(setting("top_k", 0.0, "at least 1"));
         }
         if let Some(x) = self.target_sparsity
             && !(0.0..=1.0).contains(&x)
         {
-            return setting("target_sparsity", f64::from(x), "a number from 0 to 1");
+            let expected = "a number from 0 to 1";
+            return Err(setting("target_sparsity", f64::from(x), expected));
         }
         match (self.threshold, self.top_k, self.target_sparsity) {
             (None, None, None) => Err(SparsityError::NothingSelects),

@@ -24,6 +24,17 @@ pub enum SparsityError {
         /// The number.
         value: f32,
     },
+    /// A number is too large for the type that it is stored in.
+    TooLarge {
+        /// The slice.
+        what: &'static str,
+        /// Its place.
+        index: usize,
+        /// The number.
+        value: f32,
+        /// The largest magnitude of the type.
+        most: f32,
+    },
     /// A list names a neuron that does not exist.
     Neuron {
         /// Its place in the list.
@@ -92,6 +103,12 @@ impl fmt::Display for SparsityError {
             Self::NotFinite { what, index, value } => {
                 write!(f, "{what}[{index}] is {value}: expected a finite number")
             }
+            Self::TooLarge {
+                what,
+                index,
+                value,
+                most,
+            } => write!(f, "{what}[{index}] is {value}: expected at most {most} in size"),
             Self::Neuron {
                 index,
                 neuron,
@@ -125,6 +142,19 @@ impl fmt::Display for SparsityError {
 }
 
 impl core::error::Error for SparsityError {}
+
+/// A setting that is out of range.
+pub(super) const fn setting(
+    name: &'static str,
+    value: f64,
+    expected: &'static str,
+) -> SparsityError {
+    SparsityError::Setting {
+        name,
+        value,
+        expected,
+    }
+}
 
 /// Compares a length.
 ///
@@ -160,6 +190,23 @@ pub fn check_finite(what: &'static str, values: &[f32]) -> Result<(), SparsityEr
             what,
             index,
             value: values[index],
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Looks for numbers that a type cannot hold, of which the largest magnitude is `most`.
+///
+/// # Errors
+/// [`SparsityError::NotFinite`] and [`SparsityError::TooLarge`]: the first of them.
+pub fn check_within(what: &'static str, values: &[f32], most: f32) -> Result<(), SparsityError> {
+    check_finite(what, values)?;
+    match values.iter().position(|x| x.abs() > most) {
+        Some(index) => Err(SparsityError::TooLarge {
+            what,
+            index,
+            value: values[index],
+            most,
         }),
         None => Ok(()),
     }

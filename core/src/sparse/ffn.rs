@@ -1,6 +1,6 @@
 //! A two-layer network, computed for some of its neurons.
 
-use super::error::{check_finite, check_len};
+use super::error::{check_finite, check_len, setting};
 use super::{ActivationType, SparsityError};
 use crate::kernels::{KernelTable, prefetch_to_l2};
 
@@ -33,11 +33,7 @@ impl FfnDims {
             Self { output: 0, .. } => "output_dim",
             _ => return self.check_bytes(),
         };
-        Err(SparsityError::Setting {
-            name,
-            value: 0.0,
-            expected: "at least 1",
-        })
+        Err(setting(name, 0.0, "at least 1"))
     }
 
     /// Of each neuron a gate, a row of w1 and its bias, and a row of w2.
@@ -51,11 +47,7 @@ impl FfnDims {
                 _ => ("hidden_dim", self.hidden),
             },
         };
-        Err(SparsityError::Setting {
-            name,
-            value: value as f64,
-            expected: "a size in memory",
-        })
+        Err(setting(name, value as f64, "a size in memory"))
     }
 
     /// Checks a list of neurons, without which none is computed.

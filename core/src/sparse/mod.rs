@@ -2,7 +2,7 @@
 //!
 //! | what | items |
 //! |---|---|
-//! | which neurons are computed | [`SparsityConfig`], [`PredictorWeights`] |
+//! | which neurons are computed | [`SparsityConfig`], [`PredictorWeights`], [`project_into`] |
 //! | the network | [`FfnWeights`], [`ActivationType`] |
 //! | lanes of 3, 5 and 7 bits | [`PrecisionLane`], [`LaneConfig`], [`LaneQuantizer`], [`LaneTelemetry`] |
 //! | when a stream changes its lane | [`GraduationPolicy`] |
@@ -20,16 +20,20 @@ mod lane;
 pub mod pi;
 mod policy;
 mod predictor;
+mod projection;
 pub mod quantizer;
+#[cfg(test)]
+mod samples;
 mod select;
 mod telemetry;
 
 pub use config::{ActivationType, SparsityConfig};
-pub use error::{SparsityError, check_finite, check_len};
+pub use error::{SparsityError, check_finite, check_len, check_within};
 pub use ffn::{FfnDims, FfnWeights, Selected};
 pub use lane::{GraduationConfig, HardwareTarget, LaneConfig, N_LANES, PrecisionLane};
 pub use policy::{GraduationDecision, GraduationMetrics, GraduationPolicy, ObservationMetrics};
 pub use predictor::{Int8Predictor, PredictorWeights};
+pub use projection::project_into;
 pub use quantizer::LaneQuantizer;
 pub use select::{n_kept, threshold_for};
 pub use telemetry::{LaneStats, LaneTelemetry, LaneTransition, TransitionReason};

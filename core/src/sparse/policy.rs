@@ -1,7 +1,7 @@
 //! When a stream is worth more bits: the predecessor's state machine, with its cost charged.
 
-use super::error::check_finite;
-use super::{LaneConfig, PrecisionLane, SparsityError};
+use super::error::{check_finite, setting};
+use super::{LaneConfig, PrecisionLane, SparsityError, TransitionReason};
 
 /// What was seen in one step; shares are 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -60,7 +60,7 @@ impl GraduationMetrics {
 
     /// Adds an observation to the averages, of which it makes `ema_alpha`.
     pub fn update(&mut self, seen: &ObservationMetrics, ema_alpha: f32) {
-        let mean = |old: &mut f32, new: f32| *old = ema_alpha * new + (1.0 - ema_alpha) * *old;
+        let mean = |old: &mut f32, new: f32| *old = average(*old, new, ema_alpha);
         mean(&mut self.novelty, seen.novelty);
         mean(&mut self.drift, seen.drift);
         mean(&mut self.confidence, seen.confidence);
@@ -116,7 +116,8 @@ impl GraduationPolicy {
     /// [`GraduationPolicy::apply_decision`].
     ///
     /// # Errors
-    /// A number that is not finite, by the name of its field; nothing has changed then.
+    /// A number that is not finite, by the name of its field; a threshold that is not a number, a share of new
+    /// observations outside 0 to 1. Nothing has changed then.
     pub fn try_evaluate(
         &mut self,
         seen: &ObservationMetrics,
@@ -131,10 +132,11 @@ impl GraduationPolicy {
         ] {
             check_finite(name, &[value])?;
         }
+        self.check_settings()?;
         self.metrics.update(seen, self.ema_alpha);
         let cost = self.cost_of(self.current_lane);
-        let mean = &mut self.metrics.cost_usage;
-        *mean = self.ema_alpha * cost + (1.0 - self.ema_alpha) * *mean;
+        let spent = &mut self.metrics.cost_usage;
+        *spent = average(*spent, cost, self.ema_alpha);
         Ok(self.decide())
     }
 
@@ -155,9 +157,20 @@ impl GraduationPolicy {
             return GraduationDecision::Stay;
         }
         match (self.current_lane.higher(), self.current_lane.lower()) {
-            (Some(lane), _) if self.should_escalate() => GraduationDecision::Escalate(lane),
-            (_, Some(lane)) if self.should_demote() => GraduationDecision::Demote(lane),
+            (Some(lane), _) if self.escalates().is_some() => GraduationDecision::Escalate(lane),
+            (_, Some(lane)) if self.demotes().is_some() => GraduationDecision::Demote(lane),
             _ => GraduationDecision::Stay,
+        }
+    }
+
+    /// Which of the conditions of a decision is met, the first of several; `None` to stay. It is asked for before
+    /// [`GraduationPolicy::apply_decision`], after which steps are counted again.
+    #[must_use]
+    pub fn reason(&self, decision: GraduationDecision) -> Option<TransitionReason> {
+        match decision {
+            GraduationDecision::Stay => None,
+            GraduationDecision::Escalate(_) => self.escalates(),
+            GraduationDecision::Demote(_) => self.demotes(),
         }
     }
 
@@ -177,187 +190,63 @@ impl GraduationPolicy {
         f32::from(extra) / f32::from((PrecisionLane::Float32.bits() - default).max(1))
     }
 
-    fn should_escalate(&self) -> bool {
+    fn escalates(&self) -> Option<TransitionReason> {
         let (seen, config) = (&self.metrics, &self.config);
-        let is_new = seen.novelty > config.novelty_threshold;
-        let drifts = seen.drift_steps >= config.drift_persistence_threshold;
-        (is_new || drifts)
-            && seen.confidence >= config.confidence_threshold
+        let reason = if seen.novelty > config.novelty_threshold {
+            TransitionReason::Novelty
+        } else if seen.drift_steps >= config.drift_persistence_threshold {
+            TransitionReason::DriftPersistence
+        } else {
+            return None;
+        };
+        let may = seen.confidence >= config.confidence_threshold
             && seen.stability >= 0.5
-            && seen.cost_usage < config.escalation_budget
+            && seen.cost_usage < config.escalation_budget;
+        may.then_some(reason)
     }
 
-    fn should_demote(&self) -> bool {
+    fn demotes(&self) -> Option<TransitionReason> {
         let seen = &self.metrics;
-        let is_idle = seen.uncertainty > 0.7 && !seen.action_needed;
-        seen.stable_steps >= self.config.min_stability_steps
-            && (seen.velocity.abs() < 0.01 || seen.active_set_size < 10 || is_idle)
+        if seen.stable_steps < self.config.min_stability_steps {
+            None
+        } else if seen.velocity.abs() < 0.01 {
+            Some(TransitionReason::VelocityStalled)
+        } else if seen.active_set_size < 10 {
+            Some(TransitionReason::ActiveSetShrunk)
+        } else if seen.uncertainty > 0.7 && !seen.action_needed {
+            Some(TransitionReason::StabilityReturned)
+        } else {
+            None
+        }
     }
+
+    /// Comparisons with NaN would be false in silence.
+    fn check_settings(&self) -> Result<(), SparsityError> {
+        let config = &self.config;
+        for (name, value) in [
+            ("config.novelty_threshold", config.novelty_threshold),
+            ("config.confidence_threshold", config.confidence_threshold),
+            ("config.escalation_budget", config.escalation_budget),
+        ] {
+            if value.is_nan() {
+                return Err(setting(name, f64::from(value), "a number"));
+            }
+        }
+        match (0.0..=1.0).contains(&self.ema_alpha) {
+            true => Ok(()),
+            false => Err(setting(
+                "ema_alpha",
+                f64::from(self.ema_alpha),
+                "a number from 0 to 1",
+            )),
+        }
+    }
+}
+
+/// An average with a share `alpha` of something new.
+fn average(old: f32, new: f32, alpha: f32) -> f32 {
+    alpha * new + (1.0 - alpha) * old
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(
-        clippy::float_cmp,
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "exact values are expected; numbers are small"
-    )]
-
-    extern crate std;
-
-    use super::super::GraduationConfig;
-    use super::*;
-
-    const GOLDEN: ObservationMetrics = ObservationMetrics {
-        novelty: 0.5,
-        drift: 0.2,
-        confidence: 0.9,
-        stability: 0.7,
-        velocity: 0.2,
-        uncertainty: 0.0,
-        active_set_size: 100,
-        action_needed: false,
-    };
-    const CALM: ObservationMetrics = ObservationMetrics {
-        novelty: 0.0,
-        drift: 0.0,
-        confidence: 0.9,
-        stability: 0.9,
-        velocity: 0.0,
-        uncertainty: 0.0,
-        active_set_size: 100,
-        action_needed: false,
-    };
-
-    #[test]
-    fn the_golden_trace() {
-        let mut policy = GraduationPolicy::new(PrecisionLane::Bit5, LaneConfig::default());
-        for (step, [novelty, confidence, stability]) in [
-            [0.1500, 0.2700, 0.2100],
-            [0.2550, 0.4590, 0.3570],
-            [0.3285, 0.5913, 0.4599],
-            [0.3800, 0.6839, 0.5319],
-            [0.4160, 0.7487, 0.5824],
-        ]
-        .into_iter()
-        .enumerate()
-        {
-            let expected = match step {
-                4 => GraduationDecision::Escalate(PrecisionLane::Bit7),
-                _ => GraduationDecision::Stay,
-            };
-            assert_eq!(policy.evaluate(&GOLDEN), expected, "step {}", step + 1);
-            let m = policy.metrics;
-            for (a, b) in [
-                (m.novelty, novelty),
-                (m.confidence, confidence),
-                (m.stability, stability),
-            ] {
-                assert!((a - b).abs() < 6e-5, "step {}: {a} {b}", step + 1);
-            }
-            assert_eq!(m.drift_steps, step + 1);
-            assert_eq!(
-                policy.current_lane,
-                PrecisionLane::Bit5,
-                "evaluate changes no lane"
-            );
-        }
-        policy.apply_decision(GraduationDecision::Escalate(PrecisionLane::Bit7));
-        assert_eq!(policy.current_lane, PrecisionLane::Bit7);
-        assert_eq!(
-            (policy.metrics.drift_steps, policy.metrics.stable_steps),
-            (0, 0)
-        );
-        assert!(policy.metrics.novelty > 0.4, "averages are kept");
-    }
-
-    #[test]
-    fn a_calm_stream_goes_down_to_three_bits() {
-        let mut policy = GraduationPolicy::new(PrecisionLane::Float32, LaneConfig::default());
-        let mut lanes = std::vec::Vec::new();
-        for _ in 0..20 {
-            let decision = policy.evaluate(&CALM);
-            policy.apply_decision(decision);
-            lanes.push(policy.current_lane.bits());
-        }
-        // Five steps for each lane.
-        for (i, bits) in lanes.iter().enumerate() {
-            assert_eq!(*bits, [32, 7, 5, 3][((i + 1) / 5).min(3)], "{i}");
-        }
-    }
-
-    #[test]
-    fn the_cost_is_charged_and_the_budget_binds() {
-        // Theirs never charges: it would be in f32 for every step of such a stream.
-        let mut in_float = [0; 2];
-        for (budget, n) in [1.0, 0.2].into_iter().zip(&mut in_float) {
-            let config = GraduationConfig {
-                escalation_budget: budget,
-                ..GraduationConfig::default()
-            };
-            let mut policy = GraduationPolicy::new(PrecisionLane::Bit5, config);
-            for step in 0..400 {
-                let seen = if step % 20 < 10 { &GOLDEN } else { &CALM };
-                let decision = policy.evaluate(seen);
-                if matches!(decision, GraduationDecision::Escalate(_)) {
-                    assert!(policy.metrics.cost_usage < budget);
-                }
-                policy.apply_decision(decision);
-                *n += usize::from(policy.current_lane == PrecisionLane::Float32);
-            }
-        }
-        assert!(in_float[1] * 10 < in_float[0] * 9, "{in_float:?}");
-        let mut policy = GraduationPolicy::new(PrecisionLane::Float32, LaneConfig::default());
-        policy.evaluate(&GOLDEN);
-        assert_eq!(policy.metrics.cost_usage, 0.3);
-    }
-
-    #[test]
-    fn the_readme_names() {
-        let mut policy = GraduationPolicy::new(PrecisionLane::Bit5, GraduationConfig::default());
-        let metrics = GraduationMetrics {
-            novelty: 0.4,
-            drift_steps: 3,
-            confidence: 0.9,
-            stability: 0.6,
-            cost_usage: 0.1,
-            ..GraduationMetrics::default()
-        };
-        policy.update_metrics(metrics);
-        assert_eq!(
-            policy.decide(),
-            GraduationDecision::Escalate(PrecisionLane::Bit7)
-        );
-        policy.update_metrics(GraduationMetrics {
-            cost_usage: 0.2,
-            ..metrics
-        });
-        assert_eq!(
-            policy.decide(),
-            GraduationDecision::Stay,
-            "the budget is spent"
-        );
-        policy.update_metrics(metrics);
-        policy.config.auto_lane_selection = false;
-        assert_eq!(policy.decide(), GraduationDecision::Stay);
-    }
-
-    #[test]
-    fn an_observation_that_is_not_finite_is_named_and_changes_nothing() {
-        let mut policy = GraduationPolicy::new(PrecisionLane::Bit5, LaneConfig::default());
-        policy.evaluate(&GOLDEN);
-        let before = policy;
-        let bad = ObservationMetrics {
-            velocity: f32::NAN,
-            ..GOLDEN
-        };
-        let error = policy.try_evaluate(&bad).unwrap_err();
-        assert_eq!(
-            std::format!("{error}"),
-            "observation.velocity[0] is NaN: expected a finite number"
-        );
-        assert_eq!(policy.evaluate(&bad), GraduationDecision::Stay);
-        assert_eq!(policy, before);
-    }
-}
+mod tests;

@@ -2,9 +2,9 @@
 #![allow(unsafe_code, reason = "products of the kernels write through pointers")]
 
 use super::SparsityError;
-use super::error::{check_finite, check_len};
+use super::error::{check_finite, check_len, check_within, setting};
 use crate::kernels::activation::{ActivationKinds, ActivationLayout};
-use crate::kernels::quantize::quantize_rows;
+use crate::kernels::quantize::{max_abs, quantize_rows};
 use crate::kernels::table::{Activations, Matmul, Prefetch, Quantize, Store};
 use crate::kernels::{GgmlType, KernelTable, PanelLayout};
 use crate::memory::{ALIGN, Arena, MemoryPlan};
@@ -29,20 +29,12 @@ impl<'a> PredictorWeights<'a> {
         p: &'a [f32],
         q: &'a [f32],
     ) -> Result<Self, SparsityError> {
-        let setting = |name, value: usize, expected| SparsityError::Setting {
-            name,
-            value: value as f64,
-            expected,
-        };
         if input == 0 {
-            return Err(setting("input_dim", 0, "at least 1"));
+            return Err(setting("input_dim", 0.0, "at least 1"));
         }
         if rank == 0 || rank > input || q.len() < rank.saturating_mul(rank) {
-            return Err(setting(
-                "rank",
-                rank,
-                "1 to the smaller of input_dim and hidden_dim",
-            ));
+            let expected = "1 to the smaller of input_dim and hidden_dim";
+            return Err(setting("rank", rank as f64, expected));
         }
         check_len("p", p.len(), rank.saturating_mul(input))?;
         check_len("q", q.len(), q.len() / rank * rank)?;
@@ -88,16 +80,24 @@ impl<'a> PredictorWeights<'a> {
     }
 }
 
+/// Rows that are multiplied together.
+pub(super) const ROWS: usize = 16;
+
 /// `out = matrix · x`
-fn multiply(table: &KernelTable, matrix: &[f32], x: &[f32], out: &mut [f32]) {
-    const ROWS: usize = 16;
+pub(super) fn multiply(table: &KernelTable, matrix: &[f32], x: &[f32], out: &mut [f32]) {
     for (rows, out) in matrix.chunks(ROWS * x.len()).zip(out.chunks_mut(ROWS)) {
-        let mut list = [&[][..]; ROWS];
-        for (row, place) in rows.chunks_exact(x.len()).zip(&mut list) {
-            *place = row;
-        }
+        let list = listed(rows, x.len());
         table.float_rows().dots(&list[..out.len()], x, out);
     }
+}
+
+/// Up to 16 rows.
+pub(super) fn listed(rows: &[f32], n_cols: usize) -> [&[f32]; ROWS] {
+    let mut list = [&[][..]; ROWS];
+    for (row, place) in rows.chunks_exact(n_cols).zip(&mut list) {
+        *place = row;
+    }
+    list
 }
 
 /// A predictor in 8 bits, multiplied by the engine's kernels: a quarter of the bytes. Its scores differ by
@@ -114,11 +114,7 @@ impl<'a> Int8Predictor<'a> {
     /// # Errors
     /// An input or a rank that is not a multiple of 32; no rows; sizes beyond memory.
     pub fn bytes(input: usize, rank: usize, hidden: usize) -> Result<usize, SparsityError> {
-        let too_large = |_| SparsityError::Setting {
-            name: "predictor bytes",
-            value: f64::INFINITY,
-            expected: "a size in memory",
-        };
+        let too_large = |_| setting("hidden_dim", hidden as f64, "a size in memory");
         let mut plan = MemoryPlan::new();
         for layout in layouts(input, rank, hidden)? {
             plan.slice::<u8>(layout.bytes()).map_err(too_large)?;
@@ -144,9 +140,7 @@ impl<'a> Int8Predictor<'a> {
         memory: &'a [u8],
     ) -> Result<Self, SparsityError> {
         check_len("memory", memory.len(), Self::bytes(input, rank, hidden)?)?;
-        if !memory.as_ptr().addr().is_multiple_of(ALIGN) {
-            return Err(MISALIGNED);
-        }
+        check_aligned("address of memory modulo 64", memory)?;
         let layouts = layouts(input, rank, hidden)?;
         let (p, q) = memory.split_at(layouts[0].bytes().next_multiple_of(ALIGN));
         Ok(Self {
@@ -211,14 +205,14 @@ impl<'a> Int8Predictor<'a> {
         check_len("scores", scores.len(), self.hidden_dim())?;
         check_finite("input", x)?;
         let found = scratch.len();
-        let mut arena = Arena::new(scratch).map_err(|_| MISALIGNED)?;
-        let mut take = |bytes| {
-            arena.bytes(bytes).map_err(|_| SparsityError::Length {
-                what: "scratch",
-                expected: self.scratch_bytes(),
-                found,
-            })
+        check_aligned("address of scratch modulo 64", scratch)?;
+        let too_small = |_| SparsityError::Length {
+            what: "scratch",
+            expected: self.scratch_bytes(),
+            found,
         };
+        let mut arena = Arena::new(scratch).map_err(too_small)?;
+        let mut take = |bytes| arena.bytes(bytes).map_err(too_small);
         let [p_row, q_row] = self.rows();
         let (p_bytes, q_bytes) = (take(p_row.row_bytes())?, take(q_row.row_bytes())?);
         product(
@@ -252,12 +246,13 @@ impl<'a> Int8Predictor<'a> {
     }
 }
 
-/// Memory that begins elsewhere than at a line.
-const MISALIGNED: SparsityError = SparsityError::Setting {
-    name: "memory address modulo 64",
-    value: 1.0,
-    expected: "0",
-};
+/// Whether memory begins at a line.
+fn check_aligned(name: &'static str, memory: &[u8]) -> Result<(), SparsityError> {
+    match memory.as_ptr().addr() % ALIGN {
+        0 => Ok(()),
+        beyond => Err(setting(name, beyond as f64, "0")),
+    }
+}
 
 /// Quantises the rows of a matrix into panels.
 fn pack_matrix(
@@ -267,20 +262,18 @@ fn pack_matrix(
     panels: &mut [u8],
     row: &mut [u8],
 ) -> Result<(), SparsityError> {
-    check_finite(name, matrix)?;
+    check_within(name, matrix, max_abs(GgmlType::Q8_0))?;
     let (n_row, found) = (layout.gguf_row_bytes(), row.len());
     let row = row.get_mut(..n_row).ok_or(SparsityError::Length {
         what: "row",
         expected: n_row,
         found,
     })?;
-    for (i, values) in matrix.chunks_exact(layout.n_cols()).enumerate() {
-        let too_large = |_| SparsityError::Setting {
-            name: "row of a predictor's matrix",
-            value: i as f64,
-            expected: "rows of numbers small enough for Q8_0",
-        };
-        quantize_rows(GgmlType::Q8_0, values, values.len(), None, row).map_err(too_large)?;
+    let (width, block) = (layout.n_cols(), GgmlType::Q8_0.block_len());
+    for (i, values) in matrix.chunks_exact(width).enumerate() {
+        let what = name;
+        quantize_rows(GgmlType::Q8_0, values, width, None, row)
+            .map_err(|_| SparsityError::Width { what, width, block })?;
         layout.pack_row(i, row, &mut panels[layout.byte_range(layout.band(i))]);
     }
     Ok(())
@@ -295,11 +288,9 @@ fn layouts(input: usize, rank: usize, hidden: usize) -> Result<[PanelLayout; 2],
         }
     }
     let layout = |rows, cols| {
-        PanelLayout::new(GgmlType::Q8_0, rows, cols).map_err(|_| SparsityError::Setting {
-            name: "hidden_dim",
-            value: hidden as f64,
-            expected: "at least 1, and a size in memory",
-        })
+        let expected = "at least 1, and a size in memory";
+        PanelLayout::new(GgmlType::Q8_0, rows, cols)
+            .map_err(|_| setting("hidden_dim", hidden as f64, expected))
     };
     Ok([layout(rank, input)?, layout(hidden, rank)?])
 }

@@ -3,7 +3,7 @@
 //! The scale is `s = max|x| / m` with m = 3, 15 or 63 (1 for a block of zeros), a code `round(x / s)`, half away from
 //! zero. The lowest code is never made. Streams are stored in blocks of true 3, 5 and 7 bits instead.
 
-use super::error::{check_finite, check_len};
+use super::error::{check_finite, check_len, setting};
 use super::{PrecisionLane, SparsityError};
 
 /// Quantises rows in blocks of one size.
@@ -20,18 +20,10 @@ impl LaneQuantizer {
     /// A block of no elements; [`PrecisionLane::Float32`], which has no codes.
     pub const fn for_lane(lane: PrecisionLane, block_size: usize) -> Result<Self, SparsityError> {
         if block_size == 0 {
-            return Err(SparsityError::Setting {
-                name: "block_size",
-                value: 0.0,
-                expected: "at least 1",
-            });
+            return Err(setting("block_size", 0.0, "at least 1"));
         }
         if matches!(lane, PrecisionLane::Float32) {
-            return Err(SparsityError::Setting {
-                name: "lane bits",
-                value: 32.0,
-                expected: "3, 5 or 7",
-            });
+            return Err(setting("lane bits", 32.0, "3, 5 or 7"));
         }
         Ok(Self { lane, block_size })
     }
@@ -98,11 +90,8 @@ impl LaneQuantizer {
         check_len("out", out.len(), codes.len())?;
         check_len("scales", scales.len(), self.n_blocks(codes.len()))?;
         if lut.is_some() && self.lane != PrecisionLane::Bit3 {
-            return Err(SparsityError::Setting {
-                name: "lane bits",
-                value: f64::from(self.lane.bits()),
-                expected: "3: a table has 8 entries",
-            });
+            let bits = f64::from(self.lane.bits());
+            return Err(setting("lane bits", bits, "3: a table has 8 entries"));
         }
         let blocks = codes.chunks(self.block_size);
         for ((codes, out), scale) in blocks.zip(out.chunks_mut(self.block_size)).zip(scales) {

@@ -2,6 +2,7 @@
 
 use super::lane::N_LANES;
 use super::{PrecisionLane, SparsityError};
+use core::cmp::Ordering;
 use core::time::Duration;
 
 /// Changes that are kept.
@@ -133,7 +134,7 @@ impl LaneTelemetry {
         self.stats[self.current_lane as usize].errors += 1;
     }
 
-    /// Records a change of lane, and makes `to` the lane in use.
+    /// Records a change of lane, and makes `to` the lane in use. From a lane to itself nothing changes: it is not counted.
     pub fn record_transition(
         &mut self,
         from: PrecisionLane,
@@ -141,9 +142,10 @@ impl LaneTelemetry {
         reason: TransitionReason,
     ) {
         self.current_lane = to;
-        match to.bits() > from.bits() {
-            true => self.stats[from.index()].escalations += 1,
-            false => self.stats[to.index()].demotions += 1,
+        match to.cmp(&from) {
+            Ordering::Greater => self.stats[from.index()].escalations += 1,
+            Ordering::Less => self.stats[to.index()].demotions += 1,
+            Ordering::Equal => return,
         }
         let place = self.place();
         self.history[place] = Some(LaneTransition {
@@ -258,5 +260,10 @@ mod tests {
         assert_eq!(telemetry.transitions, 250);
         assert_eq!(telemetry.lane_stats(PrecisionLane::Bit5).escalations, 125);
         assert_eq!(telemetry.lane_stats(PrecisionLane::Bit5).demotions, 125);
+        let lane = PrecisionLane::Bit5;
+        telemetry.record_transition(lane, lane, TransitionReason::Init);
+        assert_eq!(telemetry.transitions, 250, "from a lane to itself");
+        assert_eq!(telemetry.lane_stats(lane).demotions, 125);
+        assert_eq!(telemetry.transition_history().count(), HISTORY);
     }
 }

@@ -2,11 +2,10 @@
 
 use super::error::SparseResult;
 use super::ffn::SparseFfn;
-use super::fit;
 use super::matrix::DenseMatrix;
 use super::predictor::{DensePredictor, LowRankPredictor, NeuronPredictor};
 use core::fmt;
-use sluice_core::sparse::{ActivationType, SparsityConfig, SparsityError};
+use sluice_core::sparse::{ActivationType, SparsityConfig, SparsityError, project_into};
 use std::sync::{Mutex, PoisonError};
 
 /// Rank of a predictor, where the dimensions allow it.
@@ -165,23 +164,15 @@ impl SparseInferenceEngine {
     }
 }
 
-/// A predictor from weights alone: `P` is orthonormal, `Q = W1 · P'`, which is exact where the rank is the width.
+/// A predictor of the network's weights alone.
 fn projected(
     ffn: &SparseFfn,
     rank: usize,
     config: SparsityConfig,
 ) -> SparseResult<LowRankPredictor> {
-    let n = ffn.input_dim();
-    #[expect(clippy::cast_possible_truncation, reason = "to the nearest f32")]
-    let p: Vec<f32> = fit::orthonormal(n, rank)
-        .iter()
-        .map(|x| *x as f32)
-        .collect();
-    let rows: Vec<&[f32]> = p.chunks_exact(n).collect();
-    let mut q = vec![0.0; ffn.hidden_dim() * rank];
-    for (w1, q) in ffn.w1().chunks_exact(n).zip(q.chunks_exact_mut(rank)) {
-        ffn.table().float_rows().dots(&rows, w1, q);
-    }
-    let q = DenseMatrix::new(ffn.hidden_dim(), rank, q)?;
+    let (n, hidden) = (ffn.input_dim(), ffn.hidden_dim());
+    let (mut p, mut q) = (vec![0.0; rank * n], vec![0.0; hidden * rank]);
+    project_into(ffn.table(), n, ffn.w1(), &mut p, &mut q)?;
+    let q = DenseMatrix::new(hidden, rank, q)?;
     LowRankPredictor::from_matrices(DenseMatrix::new(rank, n, p)?, q, config)
 }

@@ -126,7 +126,7 @@ fn power_of_2(length: f64) -> f64 {
 }
 
 /// `rank` orthonormal rows that span the largest eigenvectors of `g` (n, n), from a fixed beginning.
-pub(super) fn directions(g: &[f64], n: usize, rank: usize) -> Vec<f64> {
+fn directions(g: &[f64], n: usize, rank: usize) -> Vec<f64> {
     let mut rows = orthonormal(n, rank);
     for _ in 0..PASSES {
         let mut next = vec![0f64; rank * n];
@@ -142,7 +142,7 @@ pub(super) fn directions(g: &[f64], n: usize, rank: usize) -> Vec<f64> {
 }
 
 /// `rank` orthonormal rows of `n` elements, from a fixed seed.
-pub(super) fn orthonormal(n: usize, rank: usize) -> Vec<f64> {
+fn orthonormal(n: usize, rank: usize) -> Vec<f64> {
     let mut chaos = sluice_core::sparse::pi::PiChaos::hashed(3);
     let mut rows: Vec<f64> = (0..rank * n)
         .map(|_| f64::from(chaos.next_float()) - 0.5)

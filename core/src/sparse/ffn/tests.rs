@@ -8,16 +8,11 @@
 
 extern crate std;
 
+use super::super::samples::{best, numbers};
 use super::*;
 use crate::kernels::CpuFeatures;
 use std::vec;
 use std::vec::Vec;
-
-/// Numbers within ±1.
-fn numbers(n: usize, seed: u64) -> Vec<f32> {
-    let mut chaos = super::super::pi::PiChaos::hashed(seed);
-    (0..n).map(|_| chaos.next_float() * 2.0 - 1.0).collect()
-}
 
 fn act(activation: ActivationType, x: f64) -> f64 {
     match activation {
@@ -92,7 +87,7 @@ fn all_neurons_are_the_dense_result_and_bundles_change_nothing() {
     };
     let (w1, w2_t) = (numbers(77 * 40, 1), numbers(77 * 24, 2));
     let (b1, b2, x) = (numbers(77, 3), numbers(24, 4), numbers(40, 5));
-    let table = KernelTable::best(CpuFeatures::detect());
+    let table = best();
     let ffn = FfnWeights::new(dims, &w1, &w2_t, &b1, &b2, ActivationType::Silu).unwrap();
     let bundles: Vec<f32> = (0..77)
         .flat_map(|i| [&w1[i * 40..][..40], &w2_t[i * 24..][..24]].concat())
@@ -124,7 +119,7 @@ fn gates_multiply() {
     let ffn =
         FfnWeights::from_bundles(dims, &bundles, true, &b1, &b2, ActivationType::Silu).unwrap();
     let (mut out, active) = (vec![0.0; 8], [2, 3, 17]);
-    let table = KernelTable::best(CpuFeatures::detect());
+    let table = best();
     ffn.forward(table, &x, Selected::Neurons(&active), &mut out)
         .unwrap();
     for o in 0..8 {
@@ -177,7 +172,7 @@ fn bad_input_is_named() {
     };
     let (w1, w2_t, b1, b2) = ([0.5; 6], [0.5; 6], [0.0; 3], [0.0; 2]);
     let ffn = FfnWeights::new(dims, &w1, &w2_t, &b1, &b2, ActivationType::Relu).unwrap();
-    let table = KernelTable::best(CpuFeatures::detect());
+    let table = best();
     let run = |x: &[f32], active: &[usize]| {
         let mut out = [0.0; 2];
         let error = ffn.forward(table, x, Selected::Neurons(active), &mut out);

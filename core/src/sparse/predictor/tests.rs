@@ -8,20 +8,11 @@
 
 extern crate std;
 
+use super::super::samples::{best, numbers};
 use super::*;
 use crate::kernels::CpuFeatures;
 use std::vec;
 use std::vec::Vec;
-
-/// Numbers within ±1.
-fn numbers(n: usize, seed: u64) -> Vec<f32> {
-    let mut chaos = super::super::pi::PiChaos::hashed(seed);
-    (0..n).map(|_| chaos.next_float() * 2.0 - 1.0).collect()
-}
-
-fn best() -> &'static KernelTable {
-    KernelTable::best(CpuFeatures::detect())
-}
 
 /// Memory aligned to 64 bytes.
 #[derive(Clone)]
@@ -104,6 +95,33 @@ fn bad_input_is_named() {
         text(Int8Predictor::bytes(100, 32, 8).unwrap_err()),
         "input has 100 elements: expected a multiple of 32"
     );
+    let mut memory = lines(Int8Predictor::bytes(32, 32, 32).unwrap() + 64);
+    let n = Int8Predictor::bytes(32, 32, 32).unwrap();
+    let error = Int8Predictor::new(32, 32, 32, &bytes_of(&mut memory)[5..][..n]);
+    assert_eq!(
+        text(error.unwrap_err()),
+        "address of memory modulo 64 is 5: expected 0"
+    );
+    let packed = Int8Predictor::new(32, 32, 32, &bytes_of(&mut memory)[..n]).unwrap();
+    let mut scratch = lines(packed.scratch_bytes() + 64);
+    let scratch = &mut bytes_of(&mut scratch)[9..];
+    let error = packed.scores(best(), &[0.0; 32], &mut [0.0; 32], scratch, &mut [0.0; 32]);
+    assert_eq!(
+        text(error.unwrap_err()),
+        "address of scratch modulo 64 is 9: expected 0"
+    );
+    let (p, q) = (
+        [0.0; 1024],
+        core::array::from_fn::<f32, 1024, _>(|i| i as f32 * 100.0),
+    );
+    let large = PredictorWeights::new(32, 32, &p, &q).unwrap();
+    let error = Int8Predictor::pack(&large, &mut bytes_of(&mut memory)[..n], &mut [0; 64]);
+    assert_eq!(
+        text(error.unwrap_err()),
+        "q[656] is 65600: expected at most 65504 in size"
+    );
+    let huge = Int8Predictor::bytes(32, 32, usize::MAX / 8).unwrap_err();
+    assert!(text(huge).starts_with("hidden_dim is 2305843009213694000: expected"));
     let (p, q) = ([0.5; 8], [0.5; 8]);
     let weights = PredictorWeights::new(4, 2, &p, &q).unwrap();
     let error = weights.scores(
