@@ -128,7 +128,8 @@ impl SparseInferenceBackend {
         Ok(tokens.get(input_ids.len()).copied())
     }
 
-    /// The tokens, and those that follow; a token that ends the text is not among them.
+    /// The tokens, and those that follow; a token that ends the text is not among them. They are fewer than asked for
+    /// where the text ends, or its context is full.
     ///
     /// # Errors
     /// As [`InferenceBackend::forward`]; a setting out of range.
@@ -148,6 +149,8 @@ impl SparseInferenceBackend {
                 temperature: config.temperature,
                 top_k: u32::try_from(config.top_k).unwrap_or(u32::MAX),
                 top_p: config.top_p,
+                // What is not asked for does not choose, unlike in the engine's defaults.
+                min_p: 0.0,
                 repeat_penalty: config.repetition_penalty,
                 seed: config.seed,
                 ..SamplerConfig::DEFAULT

@@ -4,7 +4,9 @@ use super::cache::{CacheConfig, CacheStats, NeuronCache};
 use super::error::SparseResult;
 use super::ffn::SparseFfn;
 use sluice_core::kernels::{CpuFeatures, KernelTable};
-use sluice_core::sparse::{ActivationType, FfnDims, FfnWeights, Selected, check_finite, check_len};
+use sluice_core::sparse::{
+    ActivationType, FfnDims, FfnWeights, Selected, SparsityError, check_finite, check_len,
+};
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt as _;
@@ -102,11 +104,20 @@ impl CachedFfn {
         check_len("b2", b2.len(), dims.output)?;
         check_finite("b2", &b2)?;
         let cache = NeuronCache::new(dims.hidden, config)?;
+        let mut bundles = Vec::new();
+        bundles
+            .try_reserve_exact(dims.hidden)
+            .map_err(|_| SparsityError::Setting {
+                name: "hidden_dim",
+                value: dims.hidden as f64,
+                expected: "a size in memory",
+            })?;
+        bundles.resize(dims.hidden, None);
         Ok(Self {
             dims,
             source,
             cache,
-            bundles: vec![None; dims.hidden],
+            bundles,
             b2,
             activation,
             table: KernelTable::best(CpuFeatures::detect()),
@@ -128,7 +139,11 @@ impl CachedFfn {
         let mut new = read.iter();
         for neuron in active {
             let bundle = self.bundles[*neuron].as_ref().or_else(|| new.next());
-            let bundle = bundle.expect("a neuron is in memory, or was read just now");
+            let bundle = bundle.ok_or(SparsityError::Length {
+                what: "list of read neurons",
+                expected: active.len(),
+                found: read.len(),
+            })?;
             let (w1, rest) = bundle.split_at(self.dims.input);
             weights.extend_from_slice(w1);
             b1.push(rest[0]);

@@ -5,11 +5,11 @@ use crate::embed::EmbedOptions;
 use crate::model::Model;
 use crate::session::{Limits, Session};
 use sluice_core::kernels::blocks::dequantize_row;
-use sluice_core::kernels::quantize::quantize_rows;
-use sluice_core::sparse::pi::DriftDetector;
+use sluice_core::kernels::quantize::{max_abs, quantize_rows};
+use sluice_core::sparse::pi::{DriftDetector, QuantizationHonesty};
 use sluice_core::sparse::{
     GraduationDecision, GraduationPolicy, LaneConfig, LaneTelemetry, ObservationMetrics,
-    PrecisionLane, SparsityError, TransitionReason,
+    PrecisionLane, SparsityError, check_len, check_within,
 };
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -97,10 +97,12 @@ impl SparseEmbeddingProvider {
         self.model.config().n_embd
     }
 
-    /// A stream of vectors of this provider.
-    #[must_use]
-    pub fn stream(&self, config: impl Into<LaneConfig>) -> StreamedEmbedding {
-        StreamedEmbedding::new(config)
+    /// An empty stream of vectors as wide as this provider's.
+    ///
+    /// # Errors
+    /// A width that is not a multiple of 32.
+    pub fn stream(&self, config: impl Into<LaneConfig>) -> SparseResult<StreamedEmbedding> {
+        StreamedEmbedding::with_width(self.embedding_dim(), config)
     }
 }
 
@@ -140,22 +142,27 @@ impl StoredVector {
     /// Stores a vector: blocks of 32 elements, quantised by least squares.
     ///
     /// # Errors
-    /// A width that is not a multiple of 32, a number that is not finite or above 65504.
+    /// A width that is not a multiple of 32, a number that is not finite, or above 65504 in a lane of few bits.
     pub fn new(lane: PrecisionLane, vector: &[f32]) -> SparseResult<Self> {
-        let (what, n) = ("vector", vector.len());
-        if n == 0 || !n.is_multiple_of(BLOCK) {
-            let (width, block) = (n, BLOCK);
-            return Err(SparsityError::Width { what, width, block }.into());
-        }
-        if let Some(index) = vector.iter().position(|x| !x.is_finite()) {
-            let value = vector[index];
-            return Err(SparsityError::NotFinite { what, index, value }.into());
-        }
-        let ty = lane.tensor_type();
+        let (what, n, ty) = ("vector", vector.len(), lane.tensor_type());
+        check_width(n)?;
+        let refused = SparseInferenceError::Quantization;
+        check_within(what, vector, max_abs(ty)).map_err(refused)?;
         let mut bytes = vec![0; n / ty.block_len() * ty.block_bytes()].into_boxed_slice();
+        let (width, block) = (n, BLOCK);
         quantize_rows(ty, vector, n, None, &mut bytes)
-            .map_err(|error| SparseInferenceError::Cache(format!("{what}: {error}")))?;
+            .map_err(|_| refused(SparsityError::Width { what, width, block }))?;
         Ok(Self { lane, n, bytes })
+    }
+
+    /// How it compares with `vector`, from which it was made, both as if that had the length 1.
+    fn compare(&self, vector: &[f32]) -> QuantizationHonesty {
+        let length = length(vector);
+        let scale = if length > 0.0 { 1.0 / length } else { 1.0 };
+        #[expect(clippy::cast_possible_truncation, reason = "to the nearest f32")]
+        let scaled =
+            |x: &[f32]| -> Vec<f32> { x.iter().map(|x| (f64::from(*x) * scale) as f32).collect() };
+        DriftDetector::new(self.lane).compare(&scaled(vector), &scaled(&self.decode()))
     }
 
     /// The lane.
@@ -187,39 +194,57 @@ impl StoredVector {
 /// | | is |
 /// |---|---|
 /// | novelty | 1 - cos(v, m) |
-/// | drift | 1 - cos(m, a) |
+/// | drift | 1 - cos(m, a); 1 where action is needed, so that a lane that goes on losing too much is raised |
 /// | stability | cos with the vector before |
 /// | velocity | the angle to the vector before, by π |
-/// | confidence | n / (n + 1) for n vectors so far; uncertainty is the rest |
+/// | confidence | n / (n + 1) for n vectors so far |
+/// | uncertainty | 1 - length of m by the mean length of the vectors: near 1 where they point everywhere |
 /// | active set | elements above a hundredth of the largest |
-/// | action needed | whether the vector before lost more than its lane may ([`DriftDetector`]) |
+/// | action needed | whether the vector before, at length 1, lost over three times what its lane may ([`DriftDetector`]) |
+///
+/// A lower lane is not taken while the vector would lose over twice what that lane may.
 #[derive(Clone, Debug)]
 pub struct StreamedEmbedding {
     policy: GraduationPolicy,
-    detector: DriftDetector,
     telemetry: LaneTelemetry,
     stored: Vec<StoredVector>,
+    /// That of all vectors; the first one's where it is not known before.
+    width: Option<usize>,
     mean: Vec<f32>,
+    mean_length: f64,
     anchor: Vec<f32>,
     last: Vec<f32>,
     is_action_needed: bool,
 }
 
 impl StreamedEmbedding {
-    /// An empty stream, in the default lane. Takes a [`LaneConfig`] or a [`super::GraduationConfig`].
+    /// An empty stream of any width, in the default lane. Takes a [`LaneConfig`] or a [`super::GraduationConfig`].
     pub fn new(config: impl Into<LaneConfig>) -> Self {
         let config = config.into();
         let lane = config.default_lane;
         Self {
             policy: GraduationPolicy::new(lane, config),
-            detector: DriftDetector::new(lane),
             telemetry: LaneTelemetry::new(lane),
             stored: Vec::new(),
+            width: None,
             mean: Vec::new(),
+            mean_length: 0.0,
             anchor: Vec::new(),
             last: Vec::new(),
             is_action_needed: false,
         }
+    }
+
+    /// An empty stream of vectors of `width` elements: [`StreamedEmbedding::new`].
+    ///
+    /// # Errors
+    /// A width that is not a multiple of 32.
+    pub fn with_width(width: usize, config: impl Into<LaneConfig>) -> SparseResult<Self> {
+        check_width(width)?;
+        Ok(Self {
+            width: Some(width),
+            ..Self::new(config)
+        })
     }
 
     /// Adds a text's vector.
@@ -238,39 +263,31 @@ impl StreamedEmbedding {
     /// Adds a vector.
     ///
     /// # Errors
-    /// A width that is not a multiple of 32, or another one than before; a number that is not finite. Nothing has
-    /// changed then.
+    /// A width that is not a multiple of 32, or another one than the stream's; a number that is not finite, or above
+    /// 65504; a threshold of the policy that is not a number. Nothing has changed then.
     pub fn push_vector(&mut self, vector: &[f32]) -> SparseResult<&StoredVector> {
         let start = Instant::now();
-        if !self.mean.is_empty() && self.mean.len() != vector.len() {
-            return Err(SparsityError::Length {
-                what: "vector",
-                expected: self.mean.len(),
-                found: vector.len(),
-            }
-            .into());
-        }
+        check_width(vector.len())?;
+        check_len("vector", vector.len(), self.width.unwrap_or(vector.len()))?;
         // Refuses what cannot be stored in any lane, before anything changes.
-        StoredVector::new(PrecisionLane::Bit3, vector)?;
+        let most = max_abs(PrecisionLane::Bit3.tensor_type());
+        check_within("vector", vector, most).map_err(SparseInferenceError::Quantization)?;
         let seen = self.observe(vector);
-        let decision = self.policy.try_evaluate(&seen)?;
+        let mut decision = self.policy.try_evaluate(&seen)?;
         let before = self.policy.current_lane;
-        self.policy.apply_decision(decision);
-        let lane = self.policy.current_lane;
-        let stored = StoredVector::new(lane, vector)?;
-        if lane != before {
-            let reason = match decision {
-                GraduationDecision::Escalate(_) if seen.drift > 0.1 => {
-                    TransitionReason::DriftPersistence
-                }
-                GraduationDecision::Escalate(_) => TransitionReason::Novelty,
-                _ => TransitionReason::StabilityReturned,
-            };
-            self.telemetry.record_transition(before, lane, reason);
-            self.detector = DriftDetector::new(lane);
+        let mut stored = StoredVector::new(lane_after(before, decision), vector)?;
+        let mut honesty = stored.compare(vector);
+        if matches!(decision, GraduationDecision::Demote(_)) && !honesty.is_honest {
+            decision = GraduationDecision::Stay;
+            stored = StoredVector::new(before, vector)?;
+            honesty = stored.compare(vector);
+        }
+        if let Some(reason) = self.policy.reason(decision) {
+            self.telemetry
+                .record_transition(before, stored.lane, reason);
             self.anchor.clone_from(&self.mean);
         }
-        let honesty = self.detector.check(vector, &stored.decode());
+        self.policy.apply_decision(decision);
         self.is_action_needed = honesty.should_escalate;
         self.remember(vector);
         let bytes = stored.bytes() as u64;
@@ -284,7 +301,6 @@ impl StreamedEmbedding {
         let n = self.stored.len();
         let largest = vector.iter().fold(0f32, |most, x| most.max(x.abs()));
         let active = vector.iter().filter(|x| x.abs() > largest * 0.01).count();
-        let confidence = n as f32 / (n as f32 + 1.0);
         let alike = match n {
             0 => [1.0; 3],
             _ => [
@@ -293,24 +309,35 @@ impl StreamedEmbedding {
                 cosine(vector, &self.last),
             ],
         };
+        #[expect(clippy::cast_possible_truncation, reason = "from 0 to 1")]
+        let concentration = match self.mean_length > 0.0 {
+            true => (length(&self.mean) / self.mean_length) as f32,
+            false => 0.0,
+        };
+        let drift = match self.is_action_needed {
+            true => 1.0,
+            false => (1.0 - alike[1]).clamp(0.0, 1.0),
+        };
         ObservationMetrics {
             novelty: (1.0 - alike[0]).clamp(0.0, 1.0),
-            drift: (1.0 - alike[1]).clamp(0.0, 1.0),
-            confidence,
+            drift,
+            confidence: n as f32 / (n as f32 + 1.0),
             stability: alike[2].clamp(0.0, 1.0),
             velocity: alike[2].clamp(-1.0, 1.0).acos() / core::f32::consts::PI,
-            uncertainty: 1.0 - confidence,
+            uncertainty: (1.0 - concentration).clamp(0.0, 1.0),
             active_set_size: active,
             action_needed: self.is_action_needed,
         }
     }
 
     fn remember(&mut self, vector: &[f32]) {
-        let n = self.stored.len() as f32;
+        let n = self.stored.len() as f32 + 1.0;
+        self.width = Some(vector.len());
         self.mean.resize(vector.len(), 0.0);
         for (mean, x) in self.mean.iter_mut().zip(vector) {
-            *mean += (x - *mean) / (n + 1.0);
+            *mean += (x - *mean) / n;
         }
+        self.mean_length += (length(vector) - self.mean_length) / f64::from(n);
         if self.anchor.is_empty() {
             self.anchor.clone_from(&self.mean);
         }
@@ -349,18 +376,38 @@ impl StreamedEmbedding {
     }
 }
 
+/// The lane that a decision leads to.
+const fn lane_after(lane: PrecisionLane, decision: GraduationDecision) -> PrecisionLane {
+    match decision {
+        GraduationDecision::Stay => lane,
+        GraduationDecision::Escalate(lane) | GraduationDecision::Demote(lane) => lane,
+    }
+}
+
+/// Whether vectors of a width are whole blocks.
+fn check_width(width: usize) -> SparseResult<()> {
+    let (what, block) = ("vector", BLOCK);
+    match width > 0 && width.is_multiple_of(block) {
+        true => Ok(()),
+        false => Err(SparsityError::Width { what, width, block }.into()),
+    }
+}
+
 /// 0 for a vector of zeros.
 #[expect(clippy::cast_possible_truncation, reason = "within ±1")]
 fn cosine(a: &[f32], b: &[f32]) -> f32 {
-    let [mut ab, mut aa, mut bb] = [0f64; 3];
-    for (a, b) in a.iter().zip(b) {
-        let (a, b) = (f64::from(*a), f64::from(*b));
-        ab += a * b;
-        aa += a * a;
-        bb += b * b;
-    }
-    match aa * bb > 0.0 {
-        true => (ab / (aa * bb).sqrt()) as f32,
+    let lengths = length(a) * length(b);
+    match lengths > 0.0 {
+        true => (dot(a, b) / lengths) as f32,
         false => 0.0,
     }
+}
+
+fn length(x: &[f32]) -> f64 {
+    dot(x, x).sqrt()
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f64 {
+    let products = a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b));
+    products.sum()
 }

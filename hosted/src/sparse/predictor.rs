@@ -276,8 +276,8 @@ impl NeuronPredictor for LowRankPredictor {
     fn calibrate(&mut self, samples: &[Vec<f32>], activations: &[Vec<f32>]) -> SparseResult<()> {
         let failed = |error| PredictorFault::CalibrationFailed { sample: 0, error };
         if samples.is_empty() {
-            let what = "calibration samples";
-            return Err(failed(SparsityError::EmptyHistory { what }).into());
+            let what = "samples";
+            return Err(failed(SparsityError::Empty { what }).into());
         }
         if samples.len() != activations.len() {
             return Err(failed(SparsityError::Length {
@@ -367,7 +367,15 @@ impl DensePredictor {
 
 impl NeuronPredictor for DensePredictor {
     fn predict(&self, _input: &[f32]) -> SparseResult<Vec<usize>> {
-        Ok((0..self.neuron_count).collect())
+        let mut all = Vec::new();
+        all.try_reserve_exact(self.neuron_count)
+            .map_err(|_| SparsityError::Setting {
+                name: "neuron_count",
+                value: self.neuron_count as f64,
+                expected: "a size in memory",
+            })?;
+        all.extend(0..self.neuron_count);
+        Ok(all)
     }
 
     fn calibrate(&mut self, _samples: &[Vec<f32>], _activations: &[Vec<f32>]) -> SparseResult<()> {

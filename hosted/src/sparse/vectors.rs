@@ -1,11 +1,11 @@
 //! What core writes into the caller's slices, as vectors.
 
 use super::error::SparseResult;
-use sluice_core::sparse::SparsityError;
 use sluice_core::sparse::pi::{
     AngularEmbedding, DeterministicJitter, HypersphericalProjection, PiChaos, PiContext,
     PiScheduler,
 };
+use sluice_core::sparse::{SparsityError, check_len};
 
 /// [`AngularEmbedding`] with vectors. The velocity is the caller's: [`AngularEmbedding::update_velocity`].
 pub trait AngularVectors {
@@ -63,13 +63,15 @@ pub trait SphericalVectors {
 
 impl SphericalVectors for HypersphericalProjection {
     fn to_spherical(&self, cartesian: &[f32]) -> SparseResult<Vec<f32>> {
+        check_len("cartesian", cartesian.len(), self.dimension())?;
         filled(self.n_angles(), |out| {
             self.to_spherical_into(cartesian, out)
         })
     }
 
     fn to_cartesian(&self, angles: &[f32], radius: f32) -> SparseResult<Vec<f32>> {
-        filled(self.n_angles() + 1, |out| {
+        check_len("angles", angles.len(), self.n_angles())?;
+        filled(self.dimension(), |out| {
             self.to_cartesian_into(angles, radius, out)
         })
     }

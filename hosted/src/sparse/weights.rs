@@ -2,7 +2,7 @@
 
 use super::error::{SparseInferenceError, SparseResult};
 use sluice_core::sparse::quantizer::{apply_lora_delta, pack_nibbles, packed_len, unpack_nibbles};
-use sluice_core::sparse::{LaneQuantizer, PrecisionLane, SparsityError};
+use sluice_core::sparse::{LaneQuantizer, PrecisionLane, SparsityError, check_finite, check_len};
 
 /// A matrix in 4 or 8 bits, with a scale and an offset for each group: `x = code · scale + offset`. Groups run over the flat
 /// array; of two codes in a byte the first is in the low half.
@@ -20,7 +20,8 @@ impl QuantizedWeights {
     /// Quantises (rows, cols): `scale = (max - min) / (2^bits - 1)`, `offset = min`.
     ///
     /// # Errors
-    /// Bits other than 4 or 8, a group of 0, another number of elements, one that is not finite.
+    /// Bits other than 4 or 8, a group of 0 or with numbers too far apart, another number of elements, one that is not
+    /// finite.
     pub fn from_f32(
         data: &[f32],
         rows: usize,
@@ -28,34 +29,24 @@ impl QuantizedWeights {
         bits: u8,
         group_size: usize,
     ) -> SparseResult<Self> {
-        let setting = |name, value: usize, expected| {
-            Err(SparseInferenceError::Quantization(SparsityError::Setting {
-                name,
-                value: value as f64,
-                expected,
-            }))
-        };
         if bits != 4 && bits != 8 {
-            return setting("bits", usize::from(bits), "4 or 8");
+            return Err(setting("bits", f64::from(bits), "4 or 8"));
         }
         if group_size == 0 {
-            return setting("group_size", 0, "at least 1");
+            return Err(setting("group_size", 0.0, "at least 1"));
         }
-        let expected = rows.saturating_mul(cols);
-        if data.len() != expected {
-            let (what, found) = ("data", data.len());
-            return Err(SparseInferenceError::Quantization(SparsityError::Length {
-                what,
-                expected,
-                found,
-            }));
-        }
-        check_values(data)?;
+        check_len("data", data.len(), rows.saturating_mul(cols))
+            .and_then(|()| check_finite("data", data))
+            .map_err(SparseInferenceError::Quantization)?;
         let most = f32::from(u8::MAX >> (8 - bits));
         let (mut codes, mut scales, mut offsets) = (Vec::new(), Vec::new(), Vec::new());
         for group in data.chunks(group_size) {
             let least = group.iter().copied().fold(f32::INFINITY, f32::min);
             let range = group.iter().copied().fold(f32::NEG_INFINITY, f32::max) - least;
+            if range == f32::INFINITY {
+                let expected = "numbers at most 3.4e38 apart";
+                return Err(setting("range of a group of data", f64::INFINITY, expected));
+            }
             let scale = if range > 0.0 { range / most } else { 1.0 };
             scales.push(scale);
             offsets.push(least);
@@ -115,11 +106,8 @@ impl QuantizedWeights {
     pub fn dequantize_row(&self, row: usize) -> SparseResult<Vec<f32>> {
         let (rows, cols) = self.shape;
         if row >= rows {
-            return Err(SparseInferenceError::Quantization(SparsityError::Setting {
-                name: "row",
-                value: row as f64,
-                expected: "a row of the matrix, counted from 0",
-            }));
+            let expected = "a row of the matrix, counted from 0";
+            return Err(setting("row", row as f64, expected));
         }
         Ok((row * cols..(row + 1) * cols)
             .map(|i| self.value(i))
@@ -148,17 +136,12 @@ impl QuantizedWeights {
     }
 }
 
-fn check_values(values: &[f32]) -> SparseResult<()> {
-    match values.iter().position(|x| !x.is_finite()) {
-        None => Ok(()),
-        Some(index) => Err(SparseInferenceError::Quantization(
-            SparsityError::NotFinite {
-                what: "data",
-                index,
-                value: values[index],
-            },
-        )),
-    }
+fn setting(name: &'static str, value: f64, expected: &'static str) -> SparseInferenceError {
+    SparseInferenceError::Quantization(SparsityError::Setting {
+        name,
+        value,
+        expected,
+    })
 }
 
 /// The quantiser of a lane, with the scales of what it quantised last.

@@ -288,6 +288,20 @@ fn what_cannot_be_computed_leaves_the_cache_as_it_was() {
         ffn.forward_sparse(&x, &[1, 2, 5]).unwrap()
     );
     assert_eq!((cached.stats().hits, cached.stats().misses), (2, 3));
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn a_network_that_cannot_be_cached_is_named() {
+    let path = std::env::temp_dir().join(format!("sluice-refused-{}", std::process::id()));
+    let (silu, config) = (ActivationType::Silu, CacheConfig::default());
+    let ffn = SparseFfn::new(8, 10, 4, silu).unwrap();
+    BundleFile::create(&path, &ffn).unwrap();
+    let dims = FfnDims {
+        input: 8,
+        hidden: 10,
+        output: 4,
+    };
     for (dims, b2, text) in [
         (
             FfnDims { hidden: 0, ..dims },

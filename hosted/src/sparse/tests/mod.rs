@@ -177,7 +177,7 @@ fn calibration_finds_the_neurons_that_contribute() {
     for (samples, text) in [
         (
             vec![],
-            "predictor: calibration: sample 0: calibration samples: nothing has been recorded yet",
+            "predictor: calibration: sample 0: samples is empty: expected at least 1 element",
         ),
         (
             vec![vec![0.0; n], vec![f32::NAN; n]],
@@ -245,6 +245,10 @@ fn weights_of_4_and_8_bits() {
         (
             QuantizedWeights::quantize_int8(&[0.0, f32::NAN]).unwrap_err(),
             "quantization: data[1] is NaN: expected a finite number",
+        ),
+        (
+            QuantizedWeights::quantize_int8(&[-3e38, 3e38]).unwrap_err(),
+            "quantization: range of a group of data is inf: expected numbers at most 3.4e38 apart",
         ),
         (
             weights.dequantize_row(1).unwrap_err(),

@@ -1,6 +1,7 @@
 //! Predictors: what they are fitted to, in f32 and in 8 bits.
 
 use super::numbers;
+use crate::sparse::pi::SphericalVectors as _;
 use crate::sparse::*;
 
 const N: usize = 96;
@@ -157,7 +158,24 @@ fn sizes_beyond_memory_are_refused_by_name() {
             SparseInferenceEngine::new_dense(2, huge).unwrap_err(),
             "inference: hidden_dim is 288230376151711740: expected a size in memory",
         ),
+        (
+            DensePredictor::new(huge).predict(&[]).unwrap_err(),
+            "inference: neuron_count is 288230376151711740: expected a size in memory",
+        ),
+        (
+            HypersphericalProjection::new(huge, PrecisionLane::Bit5)
+                .to_cartesian(&[1.0], 1.0)
+                .unwrap_err(),
+            "inference: angles has 1 elements: expected 288230376151711742",
+        ),
     ] {
         assert_eq!(error.to_string(), text);
     }
+}
+
+#[test]
+fn vectors_of_no_elements_have_no_angles() {
+    let none = HypersphericalProjection::new(0, PrecisionLane::Bit5);
+    assert!(none.to_spherical(&[]).unwrap().is_empty());
+    assert!(none.to_cartesian(&[], 1.0).unwrap().is_empty());
 }
