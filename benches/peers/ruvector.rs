@@ -28,6 +28,7 @@ struct Line([u8; 64]);
 
 fn bytes_of(lines: &mut [Line]) -> &mut [u8] {
     let n = size_of_val(lines);
+    // SAFETY: lines are bytes without padding, borrowed by the result.
     unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), n) }
 }
 
@@ -97,7 +98,7 @@ fn main() {
     println!("dense: theirs {:.0}, ours {:.0}", t[0], t[1]);
     let mut parts = String::new();
     println!("Times in microseconds. Bars: 5 x theirs at 10%, 2 x at 100%, 1.3 d + 0.1 of our dense, each with our predictor, by bundles.");
-    println!("| active | neurons | theirs | ours | by bundles | with predictor | x theirs | of our dense | bar |");
+    println!("| active | neurons | theirs | ours, by matrices | ours, by bundles | with predictor | x theirs | of our dense | bar |");
     println!("|---|---|---|---|---|---|---|---|---|");
     for percent in [10, 30, 50, 70, 100] {
         for kind in ["first", "scattered"] {
