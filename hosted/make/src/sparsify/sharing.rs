@@ -71,12 +71,10 @@ impl Sharing {
         density: f64,
     ) -> Result<Vec<f32>, SparsifyError> {
         let mut best: Option<(f64, Vec<f32>)> = None;
+        let of_growths = self.best(density);
         for part in [0.0, 0.5, 1.0] {
-            let shares: Vec<f32> = self
-                .best(density)
-                .into_iter()
-                .map(|share| narrow(density + part * (share - density)))
-                .collect();
+            let part_way = |share: &f64| narrow(density + part * (share - density));
+            let shares: Vec<f32> = of_growths.iter().map(part_way).collect();
             let kl = mode.divergence(session, reference, layers, &shares)?;
             // The same share for all layers, unless others are clearly better: they hold for other texts as well.
             if best.as_ref().is_none_or(|(least, _)| kl < CLEARLY * least) {
