@@ -12,7 +12,7 @@ const wasm = instance.exports;
 /** An engine that keeps the share `sparsity` of its neurons. */
 function create_sparse_engine(input_dim, hidden_dim, sparsity) {
     const engine = wasm.create_sparse_engine(input_dim, hidden_dim, sparsity);
-    if (engine === 0) throw new RangeError(`engine of ${input_dim}, ${hidden_dim}, ${sparsity}: dimensions from 1, a share from 0 to 1`);
+    if (engine === 0) throw new RangeError(`engine of ${input_dim}, ${hidden_dim}, ${sparsity}: dimensions from 1 that fit in memory, a share from 0 to 1`);
     return engine;
 }
 
@@ -21,6 +21,7 @@ function infer(engine, input) {
     const n = input.length;
     const [from, to] = [wasm.sluice_floats(n), wasm.sluice_floats(n)];
     try {
+        if (from === 0 || to === 0) throw new RangeError(`no memory for ${n} numbers`);
         new Float32Array(wasm.memory.buffer, from, n).set(input);
         if (!wasm.infer(engine, from, n, to)) {
             const text = new Uint8Array(wasm.memory.buffer, wasm.last_error(engine), wasm.last_error_len(engine));
@@ -28,8 +29,7 @@ function infer(engine, input) {
         }
         return new Float32Array(wasm.memory.buffer, to, n).slice();
     } finally {
-        wasm.sluice_release(from, n);
-        wasm.sluice_release(to, n);
+        for (const floats of [from, to]) if (floats !== 0) wasm.sluice_release(floats, n);
     }
 }
 
@@ -50,6 +50,8 @@ const again = infer(create_sparse_engine(64, 256, 0.25), input);
 if (!output.every((x, i) => Object.is(x, again[i]))) throw new Error("two engines differ");
 const bits = [...new Uint32Array(output.buffer, 0, 4)].map((x) => x.toString(16).padStart(8, "0")).join(" ");
 if (process.argv[3] && process.argv[3] !== bits) throw new Error(`${bits}: expected ${process.argv[3]}`);
+refuses("a network beyond memory", () => create_sparse_engine(65536, 65536, 0.5), "that fit in memory");
+refuses("a network of 2 GB", () => create_sparse_engine(1024, 131072, 0.5), "that fit in memory");
 refuses("a share of 2", () => create_sparse_engine(64, 256, 2), "a share from 0 to 1");
 refuses("a short input", () => infer(engine, input.slice(1)), "input has 63 elements: expected 64");
 refuses("NaN", () => infer(engine, input.map((x, i) => (i === 5 ? NaN : x))), "input[5] is NaN");

@@ -6,12 +6,13 @@
 //! ```
 //!
 //! `sparse.mjs` wraps them for JavaScript: an engine, and an array for an array. Weights are from a fixed seed, as in
-//! `sluice::sparse`; a page with a model would pass its own. Products are the scalar kernels'.
+//! `sluice::sparse`, and the predictor is a projection of them; a page with a model would pass its own. Products are the scalar kernels'.
 
 use sluice_core::kernels::{CpuFeatures, KernelTable};
 use sluice_core::sparse::pi::PiChaos;
 use sluice_core::sparse::{
     ActivationType, FfnDims, FfnWeights, PredictorWeights, Selected, SparsityConfig, SparsityError,
+    project_into,
 };
 
 /// A SiLU network with a predictor in front of it.
@@ -23,7 +24,15 @@ pub struct SparseEngineWasm {
     b1: Vec<f32>,
     b2: Vec<f32>,
     rank: usize,
+    /// The predictor's matrices, made of `w1`.
+    p: Vec<f32>,
+    q: Vec<f32>,
     config: SparsityConfig,
+    table: &'static KernelTable,
+    /// Working memory of the predictor.
+    z: Vec<f32>,
+    scores: Vec<f32>,
+    active: Vec<usize>,
     /// The message of the last failure.
     error: String,
 }
@@ -31,18 +40,36 @@ pub struct SparseEngineWasm {
 /// Rank of the predictor, where the dimensions allow it.
 const RANK: usize = 128;
 
-fn numbers(seed: u64, n: usize, scale: f32) -> Vec<f32> {
+/// `n` of what `next` makes.
+///
+/// # Errors
+/// No memory, by the name of the size.
+fn filled<T>(
+    name: &'static str,
+    n: usize,
+    next: impl FnMut() -> T,
+) -> Result<Vec<T>, SparsityError> {
+    let mut all = Vec::new();
+    all.try_reserve_exact(n)
+        .map_err(|_| SparsityError::Setting {
+            name,
+            value: n as f64,
+            expected: "a size in memory",
+        })?;
+    all.resize_with(n, next);
+    Ok(all)
+}
+
+fn numbers(seed: u64, name: &'static str, n: usize, scale: f32) -> Result<Vec<f32>, SparsityError> {
     let mut chaos = PiChaos::hashed(seed);
-    (0..n)
-        .map(|_| (chaos.next_float() - 0.5) * 2.0 * scale)
-        .collect()
+    filled(name, n, || (chaos.next_float() - 0.5) * 2.0 * scale)
 }
 
 impl SparseEngineWasm {
     /// An engine that keeps a share of its neurons, at least one.
     ///
     /// # Errors
-    /// A dimension of 0, a share outside 0 to 1.
+    /// A dimension of 0 or beyond memory, a share outside 0 to 1.
     pub fn new(input_dim: usize, hidden_dim: usize, sparsity: f32) -> Result<Self, SparsityError> {
         if !(0.0..=1.0).contains(&sparsity) {
             return Err(SparsityError::Setting {
@@ -51,69 +78,72 @@ impl SparseEngineWasm {
                 expected: "a number from 0 to 1",
             });
         }
-        let n = input_dim.saturating_mul(hidden_dim);
-        let scale = 1.0 / (input_dim.max(1) as f32).sqrt();
+        let (input, hidden) = (input_dim, hidden_dim);
+        let dims = FfnDims {
+            input,
+            hidden,
+            output: input,
+        };
+        // Products of sizes are within the addresses of this machine from here on.
+        dims.check()?;
+        let (scale, rank) = (1.0 / (input as f32).sqrt(), RANK.min(input).min(hidden));
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "from 1 to hidden_dim"
         )]
-        let kept = (sparsity * hidden_dim as f32).max(1.0) as usize;
-        let engine = Self {
-            dims: FfnDims {
-                input: input_dim,
-                hidden: hidden_dim,
-                output: input_dim,
-            },
-            w1: numbers(1, n, scale),
-            w2_t: numbers(2, n, scale),
-            b1: vec![0.0; hidden_dim],
-            b2: vec![0.0; input_dim],
-            rank: RANK.min(input_dim).min(hidden_dim),
+        let kept = (sparsity * hidden as f32).max(1.0) as usize;
+        let zero = || 0.0f32;
+        let mut engine = Self {
+            dims,
+            w1: numbers(1, "w1", hidden * input, scale)?,
+            w2_t: numbers(2, "w2_t", hidden * input, scale)?,
+            b1: filled("b1", hidden, zero)?,
+            b2: filled("b2", input, zero)?,
+            rank,
+            p: filled("p", rank * input, zero)?,
+            q: filled("q", hidden * rank, zero)?,
             config: SparsityConfig::with_top_k(kept),
+            table: KernelTable::best(CpuFeatures::detect()),
+            z: filled("z", rank, zero)?,
+            scores: filled("scores", hidden, zero)?,
+            active: filled("active", hidden, || 0)?,
             error: String::new(),
         };
-        engine.weights()?;
+        let (p, q) = (&mut engine.p, &mut engine.q);
+        project_into(engine.table, input, &engine.w1, p, q)?;
         Ok(engine)
-    }
-
-    fn weights(&self) -> Result<FfnWeights<'_>, SparsityError> {
-        let activation = ActivationType::Silu;
-        FfnWeights::new(
-            self.dims, &self.w1, &self.w2_t, &self.b1, &self.b2, activation,
-        )
     }
 
     /// The output for `input`, of the predicted neurons.
     ///
     /// # Errors
     /// An input of another length, or with a number that is not finite.
-    pub fn infer(&self, input: &[f32], out: &mut [f32]) -> Result<(), SparsityError> {
-        let (n, hidden) = (self.dims.input, self.dims.hidden);
-        let table = KernelTable::best(CpuFeatures::detect());
-        // Of the network's own rows: the columns that a predictor of this rank reads.
-        let mut p = vec![0.0; self.rank * n];
-        for i in 0..self.rank {
-            p[i * n + i] = 1.0;
-        }
-        let q: Vec<f32> = (0..hidden)
-            .flat_map(|i| &self.w1[i * n..][..self.rank])
-            .copied()
-            .collect();
-        let predictor = PredictorWeights::new(n, self.rank, &p, &q)?;
-        let (mut z, mut scores) = (vec![0.0; self.rank], vec![0.0; hidden]);
-        let mut active = vec![0; hidden];
-        predictor.scores(table, input, &mut z, &mut scores)?;
-        let n_active = self.config.select(&scores, None, &mut active)?;
-        let selected = Selected::Neurons(&active[..n_active]);
-        self.weights()?.forward(table, input, selected, out)
+    pub fn infer(&mut self, input: &[f32], out: &mut [f32]) -> Result<(), SparsityError> {
+        let (table, scores) = (self.table, &mut self.scores);
+        PredictorWeights::new(self.dims.input, self.rank, &self.p, &self.q)?.scores(
+            table,
+            input,
+            &mut self.z,
+            scores,
+        )?;
+        let n_active = self.config.select(scores, None, &mut self.active)?;
+        let selected = Selected::Neurons(&self.active[..n_active]);
+        let activation = ActivationType::Silu;
+        FfnWeights::new(
+            self.dims, &self.w1, &self.w2_t, &self.b1, &self.b2, activation,
+        )?
+        .forward(table, input, selected, out)
     }
 }
 
-/// Memory for `n` floats, which JavaScript fills or reads; [`sluice_release`] frees it.
+/// Memory for `n` floats, which JavaScript fills or reads; [`sluice_release`] frees it. Null if there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn sluice_floats(n: usize) -> *mut f32 {
-    Box::leak(vec![0.0; n].into_boxed_slice()).as_mut_ptr()
+    match filled("floats", n, || 0.0) {
+        Ok(floats) => Box::leak(floats.into_boxed_slice()).as_mut_ptr(),
+        Err(_) => core::ptr::null_mut(),
+    }
 }
 
 /// Frees memory of [`sluice_floats`].
@@ -127,7 +157,7 @@ pub unsafe extern "C" fn sluice_release(floats: *mut f32, n: usize) {
     drop(unsafe { Box::from_raw(slice) });
 }
 
-/// An engine, which is never freed: a page has one. Null if a number is out of range.
+/// An engine, which is never freed: a page has one. Null if a number is out of range, or memory does not suffice.
 #[unsafe(no_mangle)]
 pub extern "C" fn create_sparse_engine(
     input_dim: usize,
