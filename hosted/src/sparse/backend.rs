@@ -132,13 +132,14 @@ impl SparseInferenceBackend {
     /// where the text ends, or its context is full.
     ///
     /// # Errors
-    /// As [`InferenceBackend::forward`]; a setting out of range.
+    /// As [`InferenceBackend::forward`]; a setting out of range, a stop token that the vocabulary does not have.
     pub fn generate(
         &mut self,
         input_ids: &[u32],
         config: &GenerationConfig,
     ) -> SparseResult<Vec<u32>> {
         self.check(input_ids)?;
+        self.check_known("stop_tokens", &config.stop_tokens)?;
         let start = Instant::now();
         let mut tokens = input_ids.to_vec();
         if config.max_new_tokens == 0 {
@@ -194,19 +195,25 @@ impl SparseInferenceBackend {
         self.stats = GenerationStats::default();
     }
 
-    fn check(&mut self, input_ids: &[u32]) -> SparseResult<()> {
+    /// Whether the vocabulary has all tokens of a list.
+    fn check_known(&self, what: &str, ids: &[u32]) -> SparseResult<()> {
         let n_vocab = self.model.config().n_vocab;
         let unknown = |id: &u32| usize::try_from(*id).map_or(true, |id| id >= n_vocab);
+        match ids.iter().position(unknown) {
+            None => Ok(()),
+            Some(index) => Err(InferenceError::Failed(format!(
+                "{what}[{index}] is {}: the vocabulary has {n_vocab} tokens",
+                ids[index]
+            ))
+            .into()),
+        }
+    }
+
+    fn check(&mut self, input_ids: &[u32]) -> SparseResult<()> {
         if input_ids.is_empty() {
             return Err(InferenceError::Failed("input_ids is empty".into()).into());
         }
-        if let Some(index) = input_ids.iter().position(unknown) {
-            return Err(InferenceError::Failed(format!(
-                "input_ids[{index}] is {}: the vocabulary has {n_vocab} tokens",
-                input_ids[index]
-            ))
-            .into());
-        }
+        self.check_known("input_ids", input_ids)?;
         let session = self.session.get_mut();
         let session = session.unwrap_or_else(PoisonError::into_inner);
         let n_ctx = session.limits().n_ctx;

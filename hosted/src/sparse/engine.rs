@@ -1,6 +1,6 @@
 //! A network with a predictor in front of it.
 
-use super::error::SparseResult;
+use super::error::{PredictorFault, SparseResult};
 use super::ffn::SparseFfn;
 use super::matrix::DenseMatrix;
 use super::predictor::{DensePredictor, LowRankPredictor, NeuronPredictor};
@@ -120,8 +120,12 @@ impl SparseInferenceEngine {
     /// # Errors
     /// No samples, or one that does not fit, by its number.
     pub fn calibrate(&mut self, samples: &[Vec<f32>]) -> SparseResult<()> {
-        let contributions = samples.iter().map(|x| self.ffn.contributions(x));
-        let contributions: Vec<_> = contributions.collect::<SparseResult<_>>()?;
+        let of_sample = |(sample, x): (usize, &Vec<f32>)| {
+            let failed = |error| PredictorFault::CalibrationFailed { sample, error };
+            self.ffn.contributions(x).map_err(failed)
+        };
+        let contributions = samples.iter().enumerate().map(of_sample);
+        let contributions: Vec<_> = contributions.collect::<Result<_, _>>()?;
         self.predictor.calibrate(samples, &contributions)
     }
 

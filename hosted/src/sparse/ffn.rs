@@ -137,7 +137,7 @@ impl SparseFfn {
     }
 
     /// The length of what each neuron adds for an input: `|h_i| · |w2_i|`.
-    pub(super) fn contributions(&self, input: &[f32]) -> SparseResult<Vec<f32>> {
+    pub(super) fn contributions(&self, input: &[f32]) -> Result<Vec<f32>, SparsityError> {
         check_len("input", input.len(), self.dims.input)?;
         let rows: Vec<&[f32]> = self.w1.chunks_exact(self.dims.input).collect();
         let mut values = vec![0.0; self.dims.hidden];

@@ -1,5 +1,7 @@
 //! The best predictor of a rank for samples: ridge regression, then the largest singular directions of its fit.
 
+use sluice_core::sparse::SparsityError;
+
 /// Share of the mean diagonal that is added to it, so that few samples can be fitted.
 const RIDGE: f64 = 1e-4;
 /// Passes of the iteration that finds the directions.
@@ -21,12 +23,19 @@ pub(super) struct Fit {
 /// X and Y being the deviations from the means x̄ and ȳ, with `C = X'X + λI = L·L'` the ridge solution is `B = Y'X·C⁻¹`. Of
 /// `M = B·L = Y'X·L'⁻¹` the `rank` largest right singular vectors V give the best fit of that rank: `Q = M·V`,
 /// `P = V'·L⁻¹`, `bias = ȳ - Q·P·x̄`.
+///
+/// # Errors
+/// No memory for matrices of (input, input) and (hidden, input), by the size at fault.
 #[expect(clippy::cast_possible_truncation, reason = "to the nearest f32")]
-pub(super) fn low_rank(xs: &[Vec<f32>], ys: &[Vec<f32>], rank: usize) -> Fit {
+pub(super) fn low_rank(
+    xs: &[Vec<f32>],
+    ys: &[Vec<f32>],
+    rank: usize,
+) -> Result<Fit, SparsityError> {
     let (input, hidden) = (xs[0].len(), ys[0].len());
     let (x_mean, y_mean) = (mean(xs), mean(ys));
-    let mut c = vec![0f64; input * input];
-    let mut m = vec![0f64; hidden * input];
+    let mut c = zeros("input_dim", input, input)?;
+    let mut m = zeros("hidden_dim", hidden, input)?;
     let mut squares = 0f64;
     for (x, y) in xs.iter().zip(ys) {
         squares += x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
@@ -48,7 +57,7 @@ pub(super) fn low_rank(xs: &[Vec<f32>], ys: &[Vec<f32>], rank: usize) -> Fit {
     for row in m.chunks_exact_mut(input) {
         solve_lower(&c, row);
     }
-    let mut g = vec![0f64; input * input];
+    let mut g = zeros("input_dim", input, input)?;
     for row in m.chunks_exact(input) {
         for (i, out) in g.chunks_exact_mut(input).enumerate() {
             add(row[i], row, out);
@@ -75,7 +84,21 @@ pub(super) fn low_rank(xs: &[Vec<f32>], ys: &[Vec<f32>], rank: usize) -> Fit {
         q.extend(row.iter().map(|x| *x as f32));
     }
     let p = v.iter().map(|x| *x as f32).collect();
-    Fit { p, q, bias }
+    Ok(Fit { p, q, bias })
+}
+
+/// A matrix of zeros; `name` is of its rows.
+fn zeros(name: &'static str, n_rows: usize, n_cols: usize) -> Result<Vec<f64>, SparsityError> {
+    let mut all = Vec::new();
+    let n = n_rows.checked_mul(n_cols);
+    let n = n.filter(|n| all.try_reserve_exact(*n).is_ok());
+    let n = n.ok_or(SparsityError::Setting {
+        name,
+        value: n_rows as f64,
+        expected: "a size for which a matrix of f64 by input_dim fits in memory",
+    })?;
+    all.resize(n, 0f64);
+    Ok(all)
 }
 
 /// The mean of rows.

@@ -295,7 +295,7 @@ impl NeuronPredictor for LowRankPredictor {
         let (held, seen) = samples.split_at(n_held);
         check_samples("sample", samples, input)?;
         check_samples("activation", activations, hidden)?;
-        let Fit { p, q, bias } = fit::low_rank(seen, &activations[n_held..], rank);
+        let Fit { p, q, bias } = fit::low_rank(seen, &activations[n_held..], rank)?;
         let mut scorer = Scorer {
             p: DenseMatrix::new(rank, input, p)?,
             q: DenseMatrix::new(hidden, rank, q)?,

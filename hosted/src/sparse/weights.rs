@@ -235,9 +235,11 @@ impl Quantizer3Bit {
     /// # Errors
     /// Another number of bytes or values.
     pub fn dequantize(&self, data: &[u8], num_values: usize) -> SparseResult<Vec<f32>> {
-        let mut codes = vec![0; num_values];
-        unpack_nibbles(data, self.quantizer.block_size(), &mut codes)
+        let block = self.quantizer.block_size();
+        check_len("bytes", data.len(), packed_len(num_values, block))
             .map_err(SparseInferenceError::Quantization)?;
+        let mut codes = vec![0; num_values];
+        unpack_nibbles(data, block, &mut codes).map_err(SparseInferenceError::Quantization)?;
         self.values(&codes)
     }
 }

@@ -183,6 +183,10 @@ fn calibration_finds_the_neurons_that_contribute() {
             vec![vec![0.0; n], vec![f32::NAN; n]],
             "predictor: calibration: sample 1: sample[0] is NaN: expected a finite number",
         ),
+        (
+            vec![vec![0.5; n], vec![0.5; n], vec![0.5; n - 1]],
+            "predictor: calibration: sample 2: input has 95 elements: expected 96",
+        ),
     ] {
         assert_eq!(engine.calibrate(&samples).unwrap_err().to_string(), text);
     }
@@ -256,6 +260,20 @@ fn weights_of_4_and_8_bits() {
         ),
     ] {
         assert_eq!(error.to_string(), text);
+    }
+}
+
+/// Refused before memory is asked for.
+#[test]
+fn more_values_than_bytes_are_named() {
+    let mut three = Quantizer3Bit::new(32).unwrap();
+    let bytes = three.quantize(&[1.0; 64]).unwrap();
+    for n in [62, 65, usize::MAX] {
+        let error = three.dequantize(&bytes, n).unwrap_err().to_string();
+        assert!(
+            error.starts_with("quantization: bytes has 32 elements"),
+            "{error}"
+        );
     }
 }
 

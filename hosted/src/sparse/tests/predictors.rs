@@ -179,3 +179,18 @@ fn vectors_of_no_elements_have_no_angles() {
     assert!(none.to_spherical(&[]).unwrap().is_empty());
     assert!(none.to_cartesian(&[], 1.0).unwrap().is_empty());
 }
+
+/// The fit needs matrices of the square of the input's width.
+#[test]
+fn a_fit_beyond_memory_is_named() {
+    let n = 1 << 22;
+    let config = SparsityConfig::with_top_k(1);
+    let p = DenseMatrix::new(1, n, vec![0.5; n]).unwrap();
+    let q = DenseMatrix::new(2, 1, vec![0.5; 2]).unwrap();
+    let mut predictor = LowRankPredictor::from_matrices(p, q, config).unwrap();
+    let error = predictor.calibrate(&[vec![0.5; n]], &[vec![0.5; 2]]);
+    assert_eq!(
+        error.unwrap_err().to_string(),
+        "inference: input_dim is 4194304: expected a size for which a matrix of f64 by input_dim fits in memory"
+    );
+}

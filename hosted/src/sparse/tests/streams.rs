@@ -209,6 +209,12 @@ fn a_real_model_embeds_and_continues() {
     };
     let stopped = backend.generate(&prompt, &stop).unwrap();
     assert_eq!(stopped, all[..prompt.len() + 3]);
+    let stop = GenerationConfig {
+        stop_tokens: vec![2, 1 << 30],
+        ..config_of_8()
+    };
+    let error = backend.generate(&prompt, &stop).unwrap_err().to_string();
+    assert!(error.starts_with("inference: stop_tokens[1] is 1073741824: the"));
     for (ids, text) in [
         (&[][..], "inference: input_ids is empty"),
         (
