@@ -31,21 +31,24 @@ fn the_wasm_functions_have_these_bits_here_too() {
     }
 }
 
-/// Scores are the network's own where the rank is the width, so that the kept neurons are the ones of the largest products.
+/// A rank of half the width, and an input that the first half of the columns does not see.
 #[test]
-fn the_predictor_finds_the_neurons_with_the_largest_products() {
-    let mut few = SparseEngineWasm::new(32, 512, 0.3).expect("numbers in range");
-    let mut all = SparseEngineWasm::new(32, 512, 1.0).expect("numbers in range");
-    let input: Vec<f32> = (0..32).map(|i| (i * 37 % 64) as f32 / 8.0 - 4.0).collect();
-    let (mut some, mut dense) = ([0.0; 32], [0.0; 32]);
+fn the_predictor_finds_neurons_by_all_columns() {
+    let mut few = SparseEngineWasm::new(256, 512, 0.3).expect("numbers in range");
+    let mut all = SparseEngineWasm::new(256, 512, 1.0).expect("numbers in range");
+    let number = |i: usize| {
+        if i < 128 {
+            0.0
+        } else {
+            (i * 37 % 64) as f32 / 8.0 - 4.0
+        }
+    };
+    let input: Vec<f32> = (0..256).map(number).collect();
+    let (mut some, mut dense) = ([0.0; 256], [0.0; 256]);
     few.infer(&input, &mut some).expect("an input that fits");
     all.infer(&input, &mut dense).expect("an input that fits");
     let square = |x: &[f32]| x.iter().map(|x| x * x).sum::<f32>();
     let apart: Vec<f32> = some.iter().zip(&dense).map(|(a, b)| a - b).collect();
-    assert!(
-        square(&apart) < 0.05 * square(&dense),
-        "{} of {}",
-        square(&apart),
-        square(&dense)
-    );
+    let lost = square(&apart) / square(&dense);
+    assert!(lost < 0.4, "{lost}");
 }

@@ -137,7 +137,7 @@ impl SparseEngineWasm {
     }
 }
 
-/// Memory for `n` floats, which JavaScript fills or reads; [`sluice_release`] frees it. Null if there is none.
+/// Memory for `n` floats, which JavaScript fills or reads; [`sluice_release`] frees it. Null if memory does not suffice.
 #[unsafe(no_mangle)]
 pub extern "C" fn sluice_floats(n: usize) -> *mut f32 {
     match filled("floats", n, || 0.0) {

@@ -208,7 +208,7 @@ pub struct StreamedEmbedding {
     policy: GraduationPolicy,
     telemetry: LaneTelemetry,
     stored: Vec<StoredVector>,
-    /// That of all vectors; the first one's where it is not known before.
+    /// Elements of each vector; `None` before the first, where it may have any number.
     width: Option<usize>,
     mean: Vec<f32>,
     mean_length: f64,

@@ -25,6 +25,7 @@ mod input;
 mod inspect;
 mod interrupt;
 mod killed;
+mod lanes;
 mod launch;
 mod lora;
 mod lora_merge;
