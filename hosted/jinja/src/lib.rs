@@ -5,8 +5,8 @@
 //!   `continue`; undefined names print nothing.
 //! - `raise_exception(message)`, `strftime_now(format)` (in UTC), and `tojson` as Python's
 //!   `json.dumps(ensure_ascii=False)` writes.
-//! - `{% generation %}` and `{% endgeneration %}`, which mark text for training, are accepted and
-//!   mean nothing.
+//! - `{% generation %}` and `{% endgeneration %}`, which mark text for training:
+//!   [`Template::render_generated`] returns the bytes between them.
 //!
 //! # Hostile templates
 //!
@@ -61,4 +61,4 @@ pub use error::TemplateError;
 pub use limits::{
     INSTRUCTIONS_MAX, OUTPUT_BYTES_MAX, TEMPLATE_BYTES_MAX, TOUCHED_BYTES_MAX, VALUE_BYTES_MAX,
 };
-pub use template::{Template, Variables};
+pub use template::{Rendered, Template, Variables};

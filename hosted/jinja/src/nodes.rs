@@ -6,7 +6,10 @@
 //! - A default of a macro applies to a missing argument, not to an undefined one.
 //! - Strings can be unpacked into names, as in `a, b`.
 
-use crate::names::{ALONE, FLAG, GIVEN, PASSED, RAISE, STORABLE, UNPACKED, UNPACKED_EACH};
+use crate::names::{
+    ALONE, CLOSED, FLAG, GENERATION, GIVEN, OPENED, PASSED, RAISE, STORABLE, UNPACKED,
+    UNPACKED_EACH,
+};
 use minijinja::Value;
 use minijinja::machinery::Span;
 use minijinja::machinery::ast::{self, CallArg, Expr, Spanned, Stmt};
@@ -50,6 +53,28 @@ pub(crate) fn scoped<'a>(body: Vec<Stmt<'a>>, span: Span) -> Vec<Stmt<'a>> {
     let assignments = Vec::new();
     let node = ast::WithBlock { assignments, body };
     vec![Stmt::WithBlock(Spanned::new(node, span))]
+}
+
+/// Whether it is the scope that stands for `{% generation %}`.
+pub(crate) fn is_generated(node: &ast::WithBlock<'_>) -> bool {
+    matches!(&*node.assignments, [(Expr::Var(target), _)] if target.id == GENERATION)
+}
+
+/// `body` in a scope of its own, between two marks that print nothing unless spans are asked for.
+pub(crate) fn generated<'a>(body: Vec<Stmt<'a>>, span: Span) -> Stmt<'a> {
+    let mark = |function| {
+        let expr = call_of(function, Vec::new(), span);
+        Stmt::EmitExpr(Spanned::new(ast::EmitExpr { expr }, span))
+    };
+    let mut marked = vec![mark(OPENED)];
+    marked.extend(body);
+    marked.push(mark(CLOSED));
+    let assignments = Vec::new();
+    let node = ast::WithBlock {
+        assignments,
+        body: marked,
+    };
+    Stmt::WithBlock(Spanned::new(node, span))
 }
 
 /// Combines assignments into one, so that no value sees another's name.

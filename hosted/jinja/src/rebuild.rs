@@ -70,6 +70,9 @@ pub(crate) fn statement<'a>(stmt: &Stmt<'a>) -> Stmt<'a> {
                 false_body: statements(&node.false_body),
             },
         )),
+        Stmt::WithBlock(node) if nodes::is_generated(node) => {
+            nodes::generated(statements(&node.body), node.span())
+        }
         Stmt::WithBlock(node) => {
             let pairs = node.assignments.iter();
             let assignments = pairs.map(|(target, expr)| (assigned(target), expression(expr)));

@@ -2,6 +2,7 @@
 //! that are too long for it.
 
 use crate::error::TemplateError;
+use crate::names::GENERATION;
 use minijinja::Error;
 use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
@@ -18,10 +19,13 @@ pub(crate) fn with_newlines(source: &str) -> String {
     source.replace("\r\n", "\n").replace('\r', "\n")
 }
 
-/// Replaces `{% generation %}` and `{% endgeneration %}` by a scope without names of its own, which
-/// handles the whitespace around it in the same way and keeps line numbers.
-pub(crate) fn without_generation_tags(source: &str) -> String {
+/// Replaces `{% generation %}` and `{% endgeneration %}` by a scope that sets [`GENERATION`], which handles the
+/// whitespace around it in the same way and keeps line numbers; `rebuild` marks where its text begins and ends. The
+/// number says how many tags were replaced.
+pub(crate) fn without_generation_tags(source: &str) -> (String, usize) {
+    let opening = format!("with {GENERATION} = 0");
     let mut out = String::with_capacity(source.len());
+    let mut n_tags = 0;
     let mut rest = source;
     while let Some(at) = rest.find("{%") {
         let (before, tag) = rest.split_at(at + 2);
@@ -31,7 +35,7 @@ pub(crate) fn without_generation_tags(source: &str) -> String {
         let open = &tag[..tag.len() - inner.len()];
         let word = inner.trim_start();
         let space = &inner[..inner.len() - word.len()];
-        for (name, instead) in [("generation", "with"), ("endgeneration", "endwith")] {
+        for (name, instead) in [("generation", &*opening), ("endgeneration", "endwith")] {
             let Some(behind) = word.strip_prefix(name) else {
                 continue;
             };
@@ -39,11 +43,12 @@ pub(crate) fn without_generation_tags(source: &str) -> String {
             if end.starts_with("%}") {
                 out.extend([open, space, instead]);
                 rest = behind;
+                n_tags += 1;
             }
         }
     }
     out.push_str(rest);
-    out
+    (out, n_tags)
 }
 
 /// Spells the escapes of Python's string literals that minijinja does not know, or reads differently, in its own way.
