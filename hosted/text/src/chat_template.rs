@@ -10,7 +10,7 @@
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Map;
 use sluice_core::gguf::{Gguf, GgufError};
-pub use sluice_jinja::strftime;
+pub use sluice_jinja::{Rendered, strftime};
 use sluice_jinja::{Template, TemplateError, Variables};
 use std::borrow::Cow;
 use std::time::SystemTime;
@@ -120,6 +120,12 @@ impl ChatTemplate {
         self.0.source()
     }
 
+    /// Whether it marks what the model generates ([`Template::marks_generated`]).
+    #[must_use]
+    pub const fn marks_generated(&self) -> bool {
+        self.0.marks_generated()
+    }
+
     /// The prompt for `messages`, which go in unchanged ([`Template::render`]).
     ///
     /// # Errors
@@ -129,26 +135,43 @@ impl ChatTemplate {
         messages: &[Message],
         options: &RenderOptions,
     ) -> Result<String, ChatTemplateError> {
-        let mut variables = Variables::default();
-        variables.set("messages", messages);
-        variables.set("tools", &options.tools);
-        variables.set("documents", &options.documents);
-        variables.set("add_generation_prompt", &options.add_generation_prompt);
-        let tokens = [
-            ("bos_token", &options.bos_token),
-            ("eos_token", &options.eos_token),
-        ];
-        for (name, token) in tokens {
-            if let Some(token) = token {
-                variables.set(name, token);
-            }
-        }
-        for (name, value) in &options.extra {
-            variables.set(name, value);
-        }
         let now = options.now.unwrap_or_else(SystemTime::now);
-        Ok(self.0.render(variables, now)?)
+        Ok(self.0.render(variables(messages, options), now)?)
     }
+
+    /// As [`Self::render`], with what the template marks as generated ([`Template::render_generated`]).
+    ///
+    /// # Errors
+    /// As [`Self::render`], or the template changes text after it has marked it.
+    pub fn render_generated(
+        &self,
+        messages: &[Message],
+        options: &RenderOptions,
+    ) -> Result<Rendered, ChatTemplateError> {
+        let now = options.now.unwrap_or_else(SystemTime::now);
+        Ok(self.0.render_generated(variables(messages, options), now)?)
+    }
+}
+
+fn variables(messages: &[Message], options: &RenderOptions) -> Variables {
+    let mut variables = Variables::default();
+    variables.set("messages", messages);
+    variables.set("tools", &options.tools);
+    variables.set("documents", &options.documents);
+    variables.set("add_generation_prompt", &options.add_generation_prompt);
+    let tokens = [
+        ("bos_token", &options.bos_token),
+        ("eos_token", &options.eos_token),
+    ];
+    for (name, token) in tokens {
+        if let Some(token) = token {
+            variables.set(name, token);
+        }
+    }
+    for (name, value) in &options.extra {
+        variables.set(name, value);
+    }
+    variables
 }
 
 /// A field that is present, even if it is null.

@@ -12,7 +12,7 @@ mod forged;
 mod prompt;
 mod templates;
 
-pub use prompt::{Prompt, PromptMaker};
+pub use prompt::{AlignedPrompt, Prompt, PromptMaker};
 pub use templates::{TEMPLATES, UnknownTemplateError, check_template, end_of_turn, template};
 
 use crate::assistant::ToolError;
@@ -53,6 +53,9 @@ pub enum ChatError {
         n_ctx: usize,
         what: &'static str,
     },
+    /// Tokens cannot be found in the text, because the vocabulary changes it.
+    #[error("the vocabulary changes the text, so that its tokens cannot be found in it")]
+    Unaligned,
     /// The prompt is longer than the caller allows.
     #[error("the prompt has {len_bytes} bytes")]
     TooLong { len_bytes: usize },

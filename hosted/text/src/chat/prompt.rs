@@ -6,8 +6,9 @@ use super::fit::Fit;
 use super::forged::{self, Controls, Part};
 use crate::assistant::Dialect;
 use crate::chat_template::{ChatTemplate, Message, RenderOptions};
+use core::ops::Range;
 use serde_json::Value;
-use sluice::encode::{EncodeError, encode};
+use sluice::encode::{EncodeError, encode, token_ends};
 use sluice_core::kernels::words;
 use sluice_core::tokenizer::{EncodeOptions, Tokenizer};
 
@@ -18,6 +19,8 @@ pub struct PromptMaker {
     template: ChatTemplate,
     fit: Fit,
     controls: Controls,
+    /// The control tokens that text of the assistant's cannot have, if that differs.
+    of_answers: Option<Controls>,
     bos: Option<String>,
     eos: Option<String>,
 }
@@ -29,6 +32,19 @@ pub struct Prompt {
     pub text: String,
     /// The tokens, including those that the vocabulary adds around each text.
     pub tokens: Vec<u32>,
+}
+
+/// A conversation as a model reads it, whose tokens know their places in the text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AlignedPrompt {
+    /// The text that the template wrote.
+    pub text: String,
+    /// The tokens, including those that the vocabulary adds around each text.
+    pub tokens: Vec<u32>,
+    /// Where each token ends in the text, in bytes; it begins where the one before it ends ([`token_ends`]).
+    pub ends: Vec<usize>,
+    /// Byte ranges of the text that the template marks as generated ([`ChatTemplate::marks_generated`]).
+    pub generated: Vec<Range<usize>>,
 }
 
 impl PromptMaker {
@@ -49,9 +65,18 @@ impl PromptMaker {
             fit: Fit::of(&template, options),
             template,
             controls: Controls::of(tokenizer),
+            of_answers: None,
             bos,
             eos,
         }
+    }
+
+    /// A maker that takes the assistant's messages for what the model wrote, for training: they may have control tokens,
+    /// such as those around reasoning and calls, except those that end an answer or begin a text.
+    #[must_use]
+    pub fn trusting_answers(mut self, tokenizer: &Tokenizer<'_>) -> Self {
+        self.of_answers = Some(Controls::of_ends(tokenizer));
+        self
     }
 
     /// The texts of the tokens that begin and end a sequence.
@@ -111,12 +136,54 @@ impl PromptMaker {
         Ok(forged::unmarked(&self.render(messages, options)?))
     }
 
+    /// The prompt for `messages` as [`Self::prompt`] makes it, whose tokens are found in its text.
+    ///
+    /// # Errors
+    /// As [`Self::prompt`]; or the template changes what it has marked as generated, or the vocabulary changes a text
+    /// so much that its tokens cannot be found in it.
+    pub fn aligned(
+        &self,
+        messages: &[Message],
+        options: &RenderOptions,
+        tokenizer: &Tokenizer<'_>,
+    ) -> Result<AlignedPrompt, ChatError> {
+        let (messages, options) = self.fitted(messages, options)?;
+        let marked = self.template.render_generated(&messages, &options)?;
+        let place = |at: usize| forged::unmarked(&marked.text[..at]).len();
+        let generated = marked.generated.iter();
+        let generated = generated.map(|range| place(range.start)..place(range.end));
+        let mut prompt = AlignedPrompt {
+            generated: generated.collect(),
+            text: String::new(),
+            tokens: Vec::new(),
+            ends: Vec::new(),
+        };
+        for (text, tokens) in self.encoded_parts(&marked.text, true, &options, tokenizer)? {
+            let ends = token_ends(tokenizer, &text, &tokens).ok_or(ChatError::Unaligned)?;
+            let before = prompt.text.len();
+            prompt.ends.extend(ends.into_iter().map(|end| before + end));
+            prompt.tokens.extend(tokens);
+            prompt.text.push_str(&text);
+        }
+        Ok(prompt)
+    }
+
     /// The template's output, with marks where text from others looks like a control token.
     pub(super) fn render(
         &self,
         messages: &[Message],
         options: &RenderOptions,
     ) -> Result<String, ChatError> {
+        let (messages, options) = self.fitted(messages, options)?;
+        Ok(self.template.render(&messages, &options)?)
+    }
+
+    /// What the template is rendered with: messages that it can take, with marks.
+    fn fitted(
+        &self,
+        messages: &[Message],
+        options: &RenderOptions,
+    ) -> Result<(Vec<Message>, RenderOptions), ChatError> {
         check_media(messages)?;
         let mut options = options.clone();
         let lists = [&mut options.tools, &mut options.documents];
@@ -126,9 +193,18 @@ impl PromptMaker {
         options.bos_token = options.bos_token.or_else(|| self.bos.clone());
         options.eos_token = options.eos_token.or_else(|| self.eos.clone());
         // The calls that are written as text have marks only in what others wrote.
-        let mut messages = self.controls.marked(messages);
+        let mut messages: Vec<Message> = messages
+            .iter()
+            .map(|message| self.marked_message(message))
+            .collect();
         self.fit.fit(&mut messages, &mut options)?;
-        Ok(self.template.render(&messages, &options)?)
+        Ok((messages, options))
+    }
+
+    fn marked_message(&self, message: &Message) -> Message {
+        let of_answers = self.of_answers.as_ref();
+        let controls = of_answers.filter(|_| message.role == "assistant");
+        controls.unwrap_or(&self.controls).marked_message(message)
     }
 
     /// A text with marks, as if it were part of a message.
@@ -144,10 +220,22 @@ impl PromptMaker {
         options: &RenderOptions,
         tokenizer: &Tokenizer<'_>,
     ) -> Result<Vec<u32>, EncodeError> {
+        let parts = self.encoded_parts(text, is_beginning, options, tokenizer)?;
+        Ok(parts.into_iter().flat_map(|(_, tokens)| tokens).collect())
+    }
+
+    /// The parts of a text with marks, without them, and the tokens of each.
+    fn encoded_parts(
+        &self,
+        text: &str,
+        is_beginning: bool,
+        options: &RenderOptions,
+        tokenizer: &Tokenizer<'_>,
+    ) -> Result<Vec<(String, Vec<u32>)>, EncodeError> {
         // If the template writes the token that begins texts, the prompt already has it.
         let bos = options.bos_token.as_deref().or(self.bos.as_deref());
         let has_bos = bos.is_some_and(|bos| !bos.is_empty() && text.starts_with(bos));
-        let mut tokens = Vec::new();
+        let mut encoded: Vec<(String, Vec<u32>)> = Vec::new();
         for (n, part) in self.controls.parts(text).into_iter().enumerate() {
             let (text, parse_special) = match part {
                 Part::Written(text) => (text.to_owned(), true),
@@ -157,13 +245,14 @@ impl PromptMaker {
                 add_special: is_beginning && !has_bos && n == 0,
                 parse_special,
             };
-            tokens.extend(encode(tokenizer, &text, options)?);
+            let mut tokens = encode(tokenizer, &text, options)?;
             let ends = options.add_special && tokenizer.adds_eos();
             if ends && tokens.last().copied() == tokenizer.eos() {
                 tokens.pop();
             }
+            encoded.push((text, tokens));
         }
-        Ok(tokens)
+        Ok(encoded)
     }
 }
 
