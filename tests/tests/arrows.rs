@@ -4,7 +4,7 @@ use sluice_tests::sources::{Crate, crates, reached};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What each crate that people use may depend on. Tests and benches use anything.
-const ARROWS: [(&str, &[&str]); 17] = [
+const ARROWS: [(&str, &[&str]); 18] = [
     ("sluice-kernels", &[]),
     ("sluice-core", &["sluice-kernels"]),
     ("sluice-core-capi", &["sluice-core"]),
@@ -17,6 +17,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
     ("sluice-gate", &["sluice", "sluice-core"]),
     ("sluice-experts", &["sluice", "sluice-core"]),
     ("sluice-pull", &[]),
+    ("sluice-train", &["sluice", "sluice-core", "sluice-text"]),
     (
         "sluice-serve",
         &[
@@ -43,6 +44,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
             "sluice-pull",
             "sluice-serve",
             "sluice-text",
+            "sluice-train",
         ],
     ),
     (
@@ -96,7 +98,12 @@ fn flags_are_the_programs_alone() {
 fn the_library_and_the_server_reach_no_program_converter_or_laboratory() {
     let reached = reached(&crates());
     for name in ["sluice", "sluice-serve", "sluice-capi"] {
-        for far in ["sluice-experts", "sluice-make", "sluice-cli"] {
+        for far in [
+            "sluice-experts",
+            "sluice-make",
+            "sluice-train",
+            "sluice-cli",
+        ] {
             assert!(
                 !reached[name].contains(&far.to_owned()),
                 "{name} reaches {far}"

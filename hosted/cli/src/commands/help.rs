@@ -15,7 +15,7 @@ pub(super) const STYLES: Styles = Styles::styled()
     .placeholder(AnsiColor::Green.on_default());
 
 /// Commands by purpose, as the program's help lists them.
-const COMMANDS: [(&str, &[&str]); 6] = [
+const COMMANDS: [(&str, &[&str]); 7] = [
     (
         "Run a model",
         &["run", "chat", "embed", "rerank", "tokenize"],
@@ -29,6 +29,10 @@ const COMMANDS: [(&str, &[&str]); 6] = [
         "Measure and inspect",
         &["bench", "perplexity", "inspect", "experts", "doctor"],
     ),
+    #[cfg(feature = "train")]
+    ("Train", &["train"]),
+    #[cfg(not(feature = "train"))]
+    ("Train", &[]),
     ("Gate a stream", &["gate"]),
     ("Set up the shell", &["completions", "man", "help"]),
 ];
@@ -128,7 +132,10 @@ const ESSENTIAL: &[&str] = words!(
      n_prompt n_gen n_depth n_parallel repetitions output strict plot pooling embd_output_format \
      query documents top_n output_format ids chunks kl_divergence_base kl_divergence in_file \
      overwrite imatrix tensor_type pure allow_requantize bits_per_weight calibrate dry_run format \
-     frame_len measure threshold hang_over noise_floor decisions out watch quiet help"
+     frame_len measure threshold hang_over noise_floor decisions out watch quiet help \
+     config key_model key_dataset key_eval_dataset key_output_dir key_lora_r key_lora_alpha \
+     key_target_modules key_learning_rate key_num_train_epochs key_max_length key_seed \
+     key_resume_from_checkpoint"
 );
 
 /// Essential flags that set defaults of requests in `sluice serve`, whose summary has no room for them.
@@ -180,7 +187,11 @@ fn with_headings(command: Command) -> Command {
             "help" | "version" => Some(GENERAL),
             _ => heading.filter(|_| !arg.is_positional()),
         };
-        let arg = arg.help_heading(heading);
+        // The keys of a configuration bring their headings.
+        let arg = match arg.get_id().as_str().starts_with("key_") {
+            true => arg,
+            false => arg.help_heading(heading),
+        };
         match arg.get_long_help().map(|text| wrapped(&text.to_string())) {
             Some(text) => arg.long_help(text),
             None => arg,
@@ -220,10 +231,10 @@ fn template(program: &Command) -> StyledStr {
     let styled =
         |style: &Style, text: &str| format!("{}{text}{}", style.render(), style.render_reset());
     let mut text = "{about-with-newline}\n{usage-heading} {usage}\n".to_owned();
-    for (heading, names) in COMMANDS {
+    for (heading, names) in COMMANDS.iter().filter(|(_, names)| !names.is_empty()) {
         let heading = styled(STYLES.get_header(), &format!("{heading}:"));
         let _ = writeln!(text, "\n{heading}");
-        for name in names {
+        for name in *names {
             let about = match program.find_subcommand(name).and_then(Command::get_about) {
                 Some(about) => about.to_string(),
                 None => "Print the help of a command".to_owned(),

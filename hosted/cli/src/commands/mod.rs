@@ -25,6 +25,8 @@ pub(crate) mod serve;
 mod shell;
 mod sparsify;
 mod tokenize;
+#[cfg(feature = "train")]
+mod train;
 mod unpack;
 
 use crate::outcome::Ending;
@@ -99,6 +101,10 @@ pub(super) enum Command {
     /// Measure how well a model predicts a text
     #[command(args_override_self = true, after_help = PERPLEXITY_EXAMPLES)]
     Perplexity(Box<perplexity::PerplexityArgs>),
+    /// Train LoRA adapters
+    #[cfg(feature = "train")]
+    #[command(after_help = train::EXAMPLES)]
+    Train(Box<train::TrainArgs>),
     /// Print the tokens of a text
     #[command(args_override_self = true, after_help = TOKENIZE_EXAMPLES)]
     Tokenize(tokenize::TokenizeArgs),
@@ -245,6 +251,8 @@ pub(super) fn run(command: Command) -> anyhow::Result<Ending> {
         Command::Launch(args) => launch::launch(&args),
         Command::Perplexity(args) => perplexity::perplexity(&args),
         Command::Tokenize(args) => tokenize::tokenize(&args),
+        #[cfg(feature = "train")]
+        Command::Train(args) => train::train(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Pack(args) => pack::pack(&args),
         Command::Import(args) => import::import(&args),

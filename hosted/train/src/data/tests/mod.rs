@@ -1,0 +1,2 @@
+mod labels;
+mod sets;

@@ -1,0 +1,18 @@
+//! Training of LoRA adapters on the model that is served.
+//!
+//! [`config`] reads the settings of a run, [`data`] its rows, which [`labels`] turns into tokens and the positions that
+//! are learned. [`order`] says which row is next: a function of the seed and the epoch. [`plan`] describes a run before it
+//! begins.
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod data;
+pub mod labels;
+pub mod order;
+pub mod plan;
+mod run;
+mod template;
+#[cfg(test)]
+mod test_vocabulary;
+
+pub use run::{PreparedRun, TrainError, run};
