@@ -59,7 +59,7 @@ pub fn encode(
 }
 
 /// Where each of the `tokens` of `text` ends in it, in bytes. Tokens that the vocabulary adds around a text have a
-/// length of 0; of the tokens that share one character, the last ends behind it. A space that the vocabulary put before
+/// length of 0; of the tokens that share one character, the last has its end. A space that the vocabulary put before
 /// the text is not counted, and one that a token swallowed belongs to the token after it.
 ///
 /// `None`: the vocabulary changes the text so much (it is normalised) that a token is not found in it.

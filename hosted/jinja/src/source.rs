@@ -20,8 +20,8 @@ pub(crate) fn with_newlines(source: &str) -> String {
 }
 
 /// Replaces `{% generation %}` and `{% endgeneration %}` by a scope that sets [`GENERATION`], which handles the
-/// whitespace around it in the same way and keeps line numbers; `rebuild` marks where its text begins and ends. The
-/// number says how many tags were replaced.
+/// whitespace around it in the same way and keeps line numbers; `rebuild` marks where its text begins and ends. Also
+/// returns the number of tags that were replaced.
 pub(crate) fn without_generation_tags(source: &str) -> (String, usize) {
     let opening = format!("with {GENERATION} = 0");
     let mut out = String::with_capacity(source.len());

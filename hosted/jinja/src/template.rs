@@ -230,7 +230,7 @@ fn environment(now: SystemTime) -> Environment<'static> {
 /// Maximum depth of macros (4 each) and recursive loops.
 const RECURSION_MAX: usize = 200;
 const NAME: &str = "chat_template";
-/// Noncharacters of Unicode, which do not occur in interchanged text. The first is that of `sluice-text`.
+/// Noncharacters of Unicode, which do not occur in interchanged text. `sluice-text` has the one before them.
 const MARKS: RangeInclusive<char> = '\u{fdd1}'..='\u{fdef}';
 
 #[cfg(test)]

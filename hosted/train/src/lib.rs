@@ -1,7 +1,7 @@
 //! Training of LoRA adapters on the model that is served.
 //!
 //! [`config`] reads the settings of a run, [`data`] its rows, which [`labels`] turns into tokens and the positions that
-//! are learned. [`order`] says which row is next: a function of the seed and the epoch. [`plan`] describes a run before it
+//! are learned. [`order`] is the order of rows: a function of the seed and the epoch. [`plan`] describes a run before it
 //! begins.
 #![forbid(unsafe_code)]
 

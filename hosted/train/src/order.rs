@@ -31,7 +31,7 @@ pub struct EpochOrder {
 }
 
 impl EpochOrder {
-    /// An order of the rows in `groups`. Without `shuffle` it is that of the groups, in all epochs.
+    /// An order of the rows in `groups`. Without `shuffle` rows stay in the groups' order, in all epochs.
     #[must_use]
     pub const fn new(seed: u64, shuffle: bool, groups: Vec<RowGroup>) -> Self {
         Self {

@@ -215,7 +215,7 @@ pub fn marked(tokenizer: &Tokenizer<'_>, example: &Example) -> String {
             text.push(if is_learned { OPEN } else { CLOSE });
             was_learned = is_learned;
         }
-        // The ids are those of the vocabulary.
+        // Every id is in the vocabulary.
         let _shown = detokenizer.push(tokenizer, *id, |piece| text.push_str(piece));
     }
     if was_learned {

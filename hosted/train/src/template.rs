@@ -7,7 +7,7 @@ use sluice_text::chat::{self, PromptMaker};
 use sluice_text::chat_template::{ChatTemplate, ChatTemplateError};
 use std::fs;
 
-/// What makes prompts; `None` if there is no template.
+/// What makes prompts; `None` without a template.
 pub(crate) fn maker(
     model: &ModelSettings,
     vocabulary: &VocabularyFile,

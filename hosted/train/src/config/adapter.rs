@@ -25,7 +25,7 @@ pub struct AdapterSettings {
     pub alpha_pattern: Vec<(String, f64)>,
     /// Whether the scale is alpha / √r.
     pub use_rslora: bool,
-    /// The learning rate of B matrices over that of A matrices.
+    /// The learning rate of B matrices, divided by the rate of A matrices.
     pub loraplus_lr_ratio: Option<f64>,
     /// How A matrices begin.
     pub init: InitialWeights,

@@ -106,21 +106,18 @@ pub(super) const REFUSED: &[Reason] = &[
         "train_on_eos",
         "the token that ends a turn is always learned",
     ),
-    (
-        "eos_token",
-        "the vocabulary of the file says which token ends a text",
-    ),
-    ("special_tokens", "the vocabulary is that of the file"),
-    ("tokens", "the vocabulary is that of the file"),
+    ("eos_token", "the file names the token that ends a text"),
+    ("special_tokens", "the vocabulary comes from the file"),
+    ("tokens", "the vocabulary comes from the file"),
     (
         "added_tokens_overrides",
-        "the vocabulary is that of the file",
+        "the vocabulary comes from the file",
     ),
-    ("resize_vocab", "the vocabulary is that of the file"),
-    ("tokenizer_config", "the vocabulary is that of the file"),
+    ("resize_vocab", "the vocabulary comes from the file"),
+    ("tokenizer_config", "the vocabulary comes from the file"),
     (
         "rope_scaling",
-        "the model's rotary settings are those of the file",
+        "the model's rotary settings come from the file",
     ),
     ("deepspeed", "training runs in one process"),
     ("fsdp", "training runs in one process"),
@@ -166,10 +163,10 @@ pub(super) const REFUSED: &[Reason] = &[
         "save_only_model",
         "checkpoints always have what is needed to continue",
     ),
-    ("torch_empty_cache_steps", "there is no cache to empty"),
+    ("torch_empty_cache_steps", "nothing is cached"),
     (
         "auto_find_batch_size",
-        "memory does not grow with the batch: the plan says what is needed",
+        "memory does not grow with the batch: the plan has the figures",
     ),
 ];
 

@@ -38,7 +38,7 @@ pub struct SftConfig {
 }
 
 impl SftConfig {
-    /// Reads a configuration: the file's values, and over them those of flags (`--key value`).
+    /// Reads a configuration: the file's values, which flags (`--key value`) override.
     ///
     /// # Errors
     /// [`ConfigError`], which names the key, and the file's line or the flag.

@@ -60,7 +60,7 @@ fn of_json(text: &str, path: &Path) -> Result<Vec<(String, Value, Option<usize>)
     }
 }
 
-/// Adds a value, or those of a group. `dataset` with a path is a value.
+/// Adds a value, or the values of a group. `dataset` with a path is a value.
 fn flatten(name: &str, value: Value, place: &Place, given: &mut Vec<Given>) {
     let key = name.replace('-', "_");
     match value {

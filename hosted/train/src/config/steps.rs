@@ -20,7 +20,7 @@ pub struct OptimizerSettings {
     pub learning_rate: f64,
     /// Its schedule.
     pub schedule: Schedule,
-    /// Steps of warm-up; `None` if `warmup_ratio` says how many.
+    /// Steps of warm-up; `None` if `warmup_ratio` sets them.
     pub warmup_steps: Option<u64>,
     /// Share of all steps.
     pub warmup_ratio: f64,

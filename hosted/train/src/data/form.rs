@@ -173,7 +173,7 @@ pub(super) fn text(columns: &Map<String, Value>, name: &str) -> Result<String, S
         None => {
             let names: Vec<_> = columns.keys().map(String::as_str).collect();
             Err(format!(
-                "there is no column {name}: there are {}",
+                "the column {name} is missing: there are {}",
                 names.join(", ")
             ))
         }
@@ -252,9 +252,9 @@ fn tokens(columns: &Map<String, Value>) -> Result<Row, String> {
                 .ok_or_else(|| format!("{name} is not a list of whole numbers"))
         }
     };
-    let ids = list("input_ids")?.ok_or("there is no column input_ids")?;
+    let ids = list("input_ids")?.ok_or("the column input_ids is missing")?;
     let mut learned = vec![true; ids.len()];
-    // A label of -100 is none, and so is a mask of 0.
+    // A label of -100 marks a token that is not learned, and so does a mask of 0.
     let masks = [
         ("labels", -100),
         ("completion_mask", 0),

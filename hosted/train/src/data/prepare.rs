@@ -308,7 +308,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The form of a file's rows: the one that is set, or that of its first row.
+    /// The form of a file's rows: the one that is set, or the first row's.
     fn form(&self, file: &DataFile) -> Result<(Form, bool), DataError> {
         if let Some(form) = Form::of_name(&file.dataset_type) {
             return Ok((form, false));
@@ -415,7 +415,7 @@ fn beginning(tokenizer: &Tokenizer<'_>, tokens: &[u32]) -> String {
     let mut text = String::new();
     let mut detokenizer = Detokenizer::new(tokenizer).showing_special();
     for id in tokens.iter().take(EXAMPLE_TOKENS) {
-        // The ids are those of the vocabulary.
+        // Every id is in the vocabulary.
         let _shown = detokenizer.push(tokenizer, *id, |piece| text.push_str(piece));
     }
     if tokens.len() > EXAMPLE_TOKENS {

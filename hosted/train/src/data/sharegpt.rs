@@ -9,7 +9,7 @@ use sluice_text::chat_template::Message;
 pub(super) fn row(columns: &Map<String, Value>) -> Result<ChatRow, String> {
     let names = ["conversations", "conversation"];
     let found = names.into_iter().find(|name| columns.contains_key(*name));
-    let name = found.ok_or("there is no column conversations")?;
+    let name = found.ok_or("the column conversations is missing")?;
     let mut turns = Vec::new();
     if let Some(system) = maybe_text(columns, "system")? {
         turns.push(Turn::new("system", &system));

@@ -27,7 +27,7 @@ pub(crate) struct Labeller<'m> {
     pub(crate) tokenizer: &'m Tokenizer<'m>,
     /// `None` if neither the model nor the configuration has a chat template.
     pub(crate) maker: Option<PromptMaker>,
-    /// Variables of the template, before those of the row.
+    /// Variables of the template, which a row's own override.
     pub(crate) kwargs: Map<String, Value>,
     pub(crate) completion_only: bool,
     pub(crate) assistant_only: bool,
@@ -47,7 +47,7 @@ pub(crate) struct Labelled {
 /// Why a row has no labels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RowProblem {
-    /// There is no chat template.
+    /// A chat template is missing.
     NoTemplate,
     /// The row is wrong.
     Wrong(String),

@@ -53,7 +53,7 @@ impl Turns<'_> {
             }
     }
 
-    /// What the template marks as generated, if it marks anything here, and the marks are those of messages.
+    /// What the template marks as generated, if it marks anything here, and each mark belongs to a message.
     fn marked(&self) -> Option<Vec<Range<usize>>> {
         let all: Vec<_> = self
             .prompt
@@ -110,9 +110,10 @@ impl Turns<'_> {
     fn begin(&self, at: usize) -> Option<usize> {
         let before = self.rendered(at, false)?;
         let asked = self.rendered(at, true)?;
-        let text = &*self.prompt.text;
-        let start = common(&asked, text);
-        (start >= before.trim_end().len()).then_some(start)
+        // Without the start of an answer, some templates end the text.
+        let header = common(&before, &asked);
+        let start = common(&asked, &self.prompt.text);
+        (start >= header).then_some(start)
     }
 
     /// Where the turn that begins at `start` ends, with the token that ends it.
@@ -127,7 +128,9 @@ impl Turns<'_> {
                 return Some(self.trimmed(start..agrees.min(bound)));
             }
             // The last turn may end with another token than those that others follow.
-            if agrees > start && self.is_one_token(&until[agrees..]) {
+            let agrees = self.token_start(agrees);
+            let has_end = agrees > start && self.last_end(start..agrees).is_some();
+            if agrees > start && !has_end && self.is_one_token(&until[agrees..]) {
                 return Some(self.token_end(agrees).min(bound));
             }
         }
@@ -156,22 +159,33 @@ impl Turns<'_> {
 
     /// A range without what the template writes after the token that ends the turn.
     fn trimmed(&self, span: Range<usize>) -> usize {
+        self.last_end(span.clone()).unwrap_or(span.end)
+    }
+
+    /// Where a token that ends a turn ends, if nothing but space follows it in the range.
+    fn last_end(&self, span: Range<usize>) -> Option<usize> {
         let text = &self.prompt.text[span.clone()];
         let stop = span.start + text.trim_end().len();
         let ends = self.prompt.ends.iter().zip(&self.prompt.tokens);
-        let mut last = ends.filter(|(end, id)| {
+        let mut ends = ends.filter(|(end, id)| {
             **end > span.start && **end <= span.end && self.tokenizer.is_end_of_generation(**id)
         });
-        match last.next_back() {
-            Some((end, _)) if *end >= stop => *end,
-            _ => span.end,
-        }
+        let (last, _) = ends.next_back()?;
+        (*last >= stop).then_some(*last)
     }
 
     /// Whether a text is a control token and space.
     fn is_one_token(&self, text: &str) -> bool {
         let id = self.tokenizer.token(text.trim().as_bytes());
         id.is_some_and(|id| self.tokenizer.is_control(id))
+    }
+
+    /// Where the token that has the byte `at` starts.
+    fn token_start(&self, at: usize) -> usize {
+        let index = self.prompt.ends.partition_point(|end| *end <= at);
+        index
+            .checked_sub(1)
+            .map_or(0, |before| self.prompt.ends[before])
     }
 
     /// Where the token that has the byte `at` ends, if it is a control token.

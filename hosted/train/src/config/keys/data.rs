@@ -71,7 +71,7 @@ pub(super) const DATA: &[ConfigKey] = &[
         Bool,
         "true",
         &["deduplicate"],
-        "Drop rows whose tokens are those of an earlier row, and rows of the evaluation that are trained on",
+        "Drop rows with the same tokens as an earlier row, and rows of the evaluation that are trained on",
     ),
     key_of(
         "shuffle_dataset",

@@ -30,7 +30,7 @@ pub(super) const OPTIMIZER: &[ConfigKey] = &[
         Int(-1, i64::MAX),
         "-1",
         &[],
-        "Stop after this number of steps, whatever num_train_epochs is; -1 is no limit",
+        "Stop after this number of steps, whatever num_train_epochs is; -1 removes the limit",
     ),
     key_of(
         "learning_rate",

@@ -269,7 +269,7 @@ const WRONG_ROWS: [(&str, &str, &str, &str); 17] = [
         "later",
         "{\"text\": \"a\"}\n{\"txt\": \"b\"}\n",
         "",
-        "a.jsonl, line 2: there is no column text: there are txt",
+        "a.jsonl, line 2: the column text is missing: there are txt",
     ),
     (
         "number",
@@ -281,7 +281,7 @@ const WRONG_ROWS: [(&str, &str, &str, &str); 17] = [
         "field",
         "{\"text\": \"a\"}\n",
         "text_field: story\n",
-        "a.jsonl, line 1: there is no column story",
+        "a.jsonl, line 1: the column story is missing",
     ),
     (
         "prompt",
