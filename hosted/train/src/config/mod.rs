@@ -32,7 +32,7 @@ pub use output::{CheckpointSettings, EngineSettings, EvalSettings, LogSettings, 
 pub use schedule::{DecayShape, Schedule};
 pub use sft::SftConfig;
 pub use steps::OptimizerSettings;
-pub use table::{keys_help, keys_table, other_names_table};
+pub use table::{keys_table, other_names_table};
 
 /// The names that are not keys and not other names of keys: they stand for values, are refused, or have no effect.
 pub fn other_names() -> impl Iterator<Item = &'static str> {

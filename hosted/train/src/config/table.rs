@@ -1,40 +1,49 @@
-//! The keys as text: the table of `docs/train.md`, and help.
+//! The keys as the tables of `docs/train.md`.
 
-use super::keys::CONFIG_KEYS;
+use super::keys::{CONFIG_KEYS, ConfigKey};
 use super::refused::{REFUSED, WITHOUT_EFFECT};
 use super::turned::TURNED;
 use core::fmt::Write as _;
 
-/// The keys as Markdown tables, one per group.
+/// The keys as Markdown tables: for each group the meanings and defaults, then for all keys the values and other names.
 #[must_use]
 pub fn keys_table() -> String {
     let mut out = String::new();
     for (heading, keys) in CONFIG_KEYS {
         let _ = writeln!(
             out,
-            "### {heading}\n\n| key | default | value | other names |"
+            "### {heading}\n\n| key | default | meaning |\n|---|---|---|"
         );
-        let _ = writeln!(out, "|---|---|---|---|");
-        for key in keys {
-            let default = match key.default {
-                "null" => "-",
+        for ConfigKey {
+            name,
+            default,
+            help,
+            ..
+        } in keys
+        {
+            let default = match *default {
+                "null" => "",
                 default => default,
             };
-            let turned = TURNED.iter().filter(|turn| turn.key == key.name);
-            let others = key.others.iter().copied();
-            let names = others.chain(turned.map(|turn| turn.name));
-            let names = names.map(|name| format!("`{name}`"));
-            let names = names.collect::<Vec<_>>().join(", ");
-            let _ = writeln!(
-                out,
-                "| `{}` | {default} | {}. {} | {names} |",
-                key.name,
-                key.help.replace('|', "\\|"),
-                capitalised(&key.kind.describe()),
-            );
+            let _ = writeln!(out, "| `{name}` | {default} | {help} |");
         }
         out.push('\n');
     }
+    out.push_str("### Values and other names\n\n| key | value | other names |\n|---|---|---|\n");
+    for key in CONFIG_KEYS.iter().flat_map(|(_, keys)| keys.iter()) {
+        let turned = TURNED.iter().filter(|turn| turn.key == key.name);
+        let others = key.others.iter().copied();
+        let names = others.chain(turned.map(|turn| turn.name));
+        let names = names.map(|name| format!("`{name}`"));
+        let names = names.collect::<Vec<_>>().join(", ");
+        let _ = writeln!(
+            out,
+            "| `{}` | {} | {names} |",
+            key.name,
+            key.kind.describe()
+        );
+    }
+    out.push('\n');
     out
 }
 
@@ -55,37 +64,13 @@ pub fn other_names_table() -> String {
             }
             done.push(reason);
             let same = names.iter().filter(|(_, other)| other == reason);
-            let same = same
-                .map(|(name, _)| format!("`{name}`"))
-                .collect::<Vec<_>>();
-            let _ = writeln!(out, "| {} | {reason} |", same.join(", "));
+            let same: Vec<_> = same.map(|(name, _)| format!("`{name}`")).collect();
+            // Lines of documents have a limit.
+            for names in same.chunks(3) {
+                let _ = writeln!(out, "| {} | {reason} |", names.join(", "));
+            }
         }
         out.push('\n');
     }
     out
-}
-
-/// The keys as lines of a command's help.
-#[must_use]
-pub fn keys_help() -> String {
-    let mut out = String::new();
-    for (heading, keys) in CONFIG_KEYS {
-        let _ = writeln!(out, "{heading}:");
-        for key in keys {
-            let default = match key.default {
-                "null" => String::new(),
-                default => format!(" [default: {default}]"),
-            };
-            let _ = writeln!(out, "  --{}\n          {}{default}", key.name, key.help);
-        }
-        out.push('\n');
-    }
-    out.truncate(out.trim_end().len());
-    out
-}
-
-fn capitalised(text: &str) -> String {
-    let mut chars = text.chars();
-    let first = chars.next().map(|c| c.to_uppercase().to_string());
-    first.unwrap_or_default() + chars.as_str()
 }

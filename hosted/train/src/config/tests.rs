@@ -363,3 +363,17 @@ fn defaults_are_values_of_their_keys() {
         );
     }
 }
+
+/// `docs/train.md` has the tables of this crate, between two comments.
+#[test]
+fn the_page_has_the_tables() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/train.md");
+    let page = fs::read_to_string(path).expect("the page");
+    let tables = super::keys_table() + &super::other_names_table();
+    let inside = page.split("<!-- keys -->\n\n").nth(1);
+    let inside = inside.and_then(|rest| rest.split("<!-- end of keys -->").next());
+    assert!(
+        inside == Some(&*tables),
+        "if this is intended, put it into docs/train.md:\n{tables}"
+    );
+}

@@ -58,8 +58,7 @@ pub(super) const OPTIMIZER: &[ConfigKey] = &[
         Map,
         "{}",
         &[],
-        "Set the schedule's parameters: min_lr, min_lr_rate, num_cycles; num_stable_steps, num_decay_steps, \
-         min_lr_ratio, warmup_type, decay_type",
+        "Set the schedule's parameters by transformers' names, such as {min_lr_rate: 0.1}",
     ),
     key_of(
         "warmup_steps",
