@@ -56,3 +56,5 @@ mod sparse;
 #[path = "../../../pull/tests/stand_in/mod.rs"]
 mod stand_in;
 mod support;
+#[cfg(feature = "train")]
+mod train;

@@ -14,7 +14,7 @@ pub enum Place {
         /// From 1; JSON files have none.
         line: Option<usize>,
     },
-    /// A flag of the command line.
+    /// A flag of the command line, whose name begins with two dashes.
     Flag,
     /// The key's default.
     Default,
@@ -84,8 +84,7 @@ impl fmt::Display for Place {
                 line: Some(line),
             } => write!(f, "{}, line {line}: ", path.display()),
             Self::File { path, line: None } => write!(f, "{}: ", path.display()),
-            Self::Flag => f.write_str("--"),
-            Self::Default => Ok(()),
+            Self::Flag | Self::Default => Ok(()),
         }
     }
 }

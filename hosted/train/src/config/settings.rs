@@ -35,7 +35,7 @@ impl Settings {
             for (key, set) in self.looked_up(given)? {
                 let before = new.get_mut(key.name);
                 match before {
-                    Some(before) if set.name == "prompt" => {
+                    Some(before) if key.name == "prompts" && set.place == Place::Flag => {
                         let texts = set.value.as_array().cloned().unwrap_or_default();
                         let list = before.value.as_array_mut();
                         list.into_iter().for_each(|list| list.extend(texts.clone()));
@@ -60,11 +60,11 @@ impl Settings {
 
     /// The keys of an entry, which may be none, and their checked values.
     fn looked_up(&mut self, given: Given) -> Result<Vec<(&'static ConfigKey, Set)>, ConfigError> {
-        let name = given.name.replace('-', "_");
+        let name = given.name.trim_start_matches('-').replace('-', "_");
         let named = |key: &&ConfigKey| key.name == name || key.others.contains(&&*name);
         if let Some(key) = keys::all().find(named) {
             let value = checked(key, &given)?;
-            let place = given.place;
+            let Given { name, place, .. } = given;
             return Ok(vec![(key, Set { value, name, place })]);
         }
         let value = match (&given.place, &given.value) {
@@ -78,7 +78,7 @@ impl Settings {
             };
             let turned = turned.ok_or_else(|| wrong(&given, turn.expected))?;
             let sets = turned.into_iter().filter_map(|(key, value)| {
-                let (name, place) = (name.clone(), given.place.clone());
+                let (name, place) = (given.name.clone(), given.place.clone());
                 Some((keys::key(key)?, Set { value, name, place }))
             });
             return Ok(sets.collect());
@@ -198,7 +198,7 @@ fn default_of(key: &ConfigKey) -> Value {
 /// The value of an entry, in the form that its key takes.
 fn checked(key: &ConfigKey, given: &Given) -> Result<Value, ConfigError> {
     let value = match (&given.place, &given.value) {
-        (Place::Flag, Value::String(text)) => of_flag(key, &given.name, text),
+        (Place::Flag, Value::String(text)) => of_flag(key, text),
         (_, value) => value.clone(),
     };
     if value.is_null() {
@@ -247,7 +247,7 @@ fn spelled(key: &ConfigKey, word: &str) -> String {
 }
 
 /// The value of a flag: a text stays one, where a text is expected.
-fn of_flag(key: &ConfigKey, name: &str, text: &str) -> Value {
+fn of_flag(key: &ConfigKey, text: &str) -> Value {
     let list = |text: &str| {
         let items = text
             .split(',')
@@ -259,7 +259,7 @@ fn of_flag(key: &ConfigKey, name: &str, text: &str) -> Value {
     let parsed = || yaml::value(text).unwrap_or_else(|_| json!(text));
     match key.kind {
         Kind::Text | Kind::Path | Kind::Choice(_) => json!(text),
-        Kind::Texts if name == "prompt" => json!([text]),
+        Kind::Texts if key.name == "prompts" && !is_flow => json!([text]),
         Kind::Texts | Kind::Choices(_) if !is_flow => json!(list(text)),
         Kind::TextOrTexts if !is_flow && text.contains(',') && is_list_of_names(text) => {
             json!(list(text))

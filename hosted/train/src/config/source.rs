@@ -123,6 +123,8 @@ pub(super) fn of_flags(arguments: &[String]) -> Result<Vec<Given>, ConfigError> 
             None => Value::Bool(true),
             Some(text) => Value::String(text),
         };
+        // Errors name it as a flag.
+        let name = format!("--{}", name.replace('_', "-"));
         let place = Place::Flag;
         given.push(Given { name, value, place });
     }

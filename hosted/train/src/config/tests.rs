@@ -128,6 +128,11 @@ fn flags_override_the_file() {
     assert_eq!(config.optimizer.total_steps(100), 0);
     assert_eq!(config.optimizer.max_grad_norm, None);
     assert_eq!(config.model.export, ["gguf", "infq"]);
+    let error = flags(&["--lora_r", "0"]).expect_err("out of range");
+    assert!(
+        error.starts_with("--lora-r: expected a whole number"),
+        "{error}"
+    );
     let error = flags(&["lora_r", "8"]).expect_err("not a flag");
     assert_eq!(error, "lora_r: expected --key value");
 }
@@ -140,7 +145,7 @@ fn an_unknown_key_names_the_nearest() {
     );
     assert_eq!(refusal("zzz: 1\n"), "run.yaml, line 2: unknown key zzz");
     let error = flags(&["--lora-rnk", "8"]).expect_err("unknown");
-    assert_eq!(error, "--unknown key lora_rnk: did you mean lora_rank?");
+    assert_eq!(error, "unknown key --lora-rnk: did you mean lora_rank?");
 }
 
 #[test]
