@@ -8,9 +8,11 @@
 pub mod config;
 pub mod data;
 pub mod labels;
+pub mod optimizer;
 pub mod order;
 pub mod plan;
 mod run;
+pub mod schedule;
 mod template;
 #[cfg(test)]
 mod test_vocabulary;
