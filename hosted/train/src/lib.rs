@@ -7,6 +7,7 @@
 
 pub mod config;
 pub mod data;
+pub mod init;
 pub mod labels;
 pub mod optimizer;
 pub mod order;
