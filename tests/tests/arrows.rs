@@ -17,7 +17,16 @@ const ARROWS: [(&str, &[&str]); 18] = [
     ("sluice-gate", &["sluice", "sluice-core"]),
     ("sluice-experts", &["sluice", "sluice-core"]),
     ("sluice-pull", &[]),
-    ("sluice-train", &["sluice", "sluice-core", "sluice-text"]),
+    (
+        "sluice-train",
+        &[
+            "sluice",
+            "sluice-core",
+            "sluice-hf",
+            "sluice-make",
+            "sluice-text",
+        ],
+    ),
     (
         "sluice-serve",
         &[

@@ -5,10 +5,12 @@
 //! begins.
 #![forbid(unsafe_code)]
 
+pub mod checkpoint;
 pub mod config;
 pub mod data;
 pub mod init;
 pub mod labels;
+pub mod logs;
 pub mod optimizer;
 pub mod order;
 pub mod plan;
