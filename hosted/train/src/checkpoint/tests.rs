@@ -4,7 +4,6 @@ use super::{
     BestResult, Checkpoint, CheckpointError, Cursor, RunFolder, RunIdentity, TrainerState,
 };
 use crate::config::CONFIG_KEYS;
-use crate::logs::LogWindow;
 use crate::optimizer::{AdamW, AdamWOptions, TrainedTensor};
 use core::num::NonZeroU64;
 use serde_json::{Value, json};
@@ -439,16 +438,4 @@ fn a_full_disk_leaves_the_last_checkpoint_as_it_is() {
     }
     let resumed = run_folder.resume("auto", &small.identity, &mut small.optimizer);
     assert_eq!(resumed.unwrap().unwrap().state.global_step, 1);
-}
-
-#[test]
-fn sums_between_lines_are_means_of_steps() {
-    let mut window = LogWindow::default();
-    assert_eq!((window.mean_loss(), window.accuracy()), (None, None));
-    window.add(6.0, 3, 1);
-    window.add(4.0, 1, 1);
-    assert_eq!(
-        (window.mean_loss(), window.accuracy()),
-        (Some(3.0), Some(0.5))
-    );
 }

@@ -7,7 +7,7 @@ use core::time::Duration;
 /// `step 120/900 epoch 0.40 loss 1.873 grad_norm 0.82 lr 1.7e-4 tok/s 91 (labels 63) mem 2.1 GB eta 1h02`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProgressLine {
-    /// Steps taken, and those of the run.
+    /// Steps taken, and steps of the run.
     pub steps: [u64; 2],
     /// Passes over the rows.
     pub epoch: f64,

@@ -39,3 +39,20 @@ impl LogWindow {
 const fn exact(n: u64) -> f64 {
     n as f64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::LogWindow;
+
+    #[test]
+    fn sums_between_lines_are_means_of_steps() {
+        let mut window = LogWindow::default();
+        assert_eq!((window.mean_loss(), window.accuracy()), (None, None));
+        window.add(6.0, 3, 1);
+        window.add(4.0, 1, 1);
+        assert_eq!(
+            (window.mean_loss(), window.accuracy()),
+            (Some(3.0), Some(0.5))
+        );
+    }
+}

@@ -32,7 +32,7 @@ pub struct AdamWOptions {
     pub weight_decay: f64,
     /// Maximum norm of the gradient; `None` for no clipping.
     pub max_grad_norm: Option<f64>,
-    /// The learning rate of B matrices over that of A matrices (`LoRA+`).
+    /// The factor from the learning rate of A matrices to the rate of B matrices (`LoRA+`).
     pub b_ratio: f64,
 }
 
