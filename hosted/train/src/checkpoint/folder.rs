@@ -66,7 +66,8 @@ impl RunFolder {
             _lock: lock,
         };
         for name in folder.names().map_err(of)? {
-            if name.starts_with(&format!(".{PREFIX}")) {
+            // A folder in the making is itself made under a temporary name: it begins with two dots.
+            if name.starts_with('.') && name.trim_start_matches('.').starts_with(PREFIX) {
                 fs::remove_dir_all(path.join(name)).map_err(of)?;
             }
         }

@@ -27,4 +27,6 @@ pub use resume::Resumed;
 pub use state::{BestResult, Cursor, TrainerState};
 
 #[cfg(test)]
+mod test_run;
+#[cfg(test)]
 mod tests;

@@ -1,138 +1,17 @@
 use super::files::{ADAPTER, OPTIMIZER, STATE};
 use super::state::StateFile;
-use super::{
-    BestResult, Checkpoint, CheckpointError, Cursor, RunFolder, RunIdentity, TrainerState,
-};
+use super::test_run::{AWKWARD, BASE, Folder, Run, identity};
+use super::{BestResult, CheckpointError, Cursor, RunFolder};
 use crate::config::CONFIG_KEYS;
-use crate::optimizer::{AdamW, AdamWOptions, TrainedTensor};
-use core::num::NonZeroU64;
+use crate::optimizer::AdamW;
+use core::time::Duration;
 use serde_json::{Value, json};
-use sluice::adapter::{AdapterFile, Factors};
 use sluice_core::state::Identity;
-use sluice_make::convert::FloatType;
-use sluice_make::lora::PeftOptions;
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
-
-/// A folder of its own, removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let name = format!("sluice-checkpoint-{}-{name}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let _gone = fs::remove_dir_all(&path);
-        Self(path)
-    }
-
-    fn names(&self) -> Vec<String> {
-        let entries = fs::read_dir(&self.0).unwrap();
-        let mut names: Vec<_> = entries
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
-        names.sort();
-        names
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _removed = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A run of one adapted matrix of the tale.
-struct Run {
-    adapter: AdapterFile,
-    optimizer: AdamW,
-    state: TrainerState,
-    identity: RunIdentity,
-}
-
-const BASE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/tale-hf");
-const N: usize = 256;
-/// 1/3 and what JSON readers may take for its neighbour.
-const AWKWARD: f64 = 0.1 + 0.2 + 1.0 / 3.0;
-
-impl Run {
-    fn new(rank: usize) -> Self {
-        let tensor = |matrix: &str, shape, start| TrainedTensor {
-            name: format!("base_model.model.model.layers.0.self_attn.q_proj.lora_{matrix}.weight"),
-            shape,
-            range: start..start + N * rank,
-            is_b: matrix == "B",
-        };
-        let tensors = vec![tensor("A", [rank, N], 0), tensor("B", [N, rank], N * rank)];
-        let options = AdamWOptions {
-            betas: [0.9, 0.999],
-            epsilon: 1e-8,
-            weight_decay: 0.0,
-            max_grad_norm: None,
-            b_ratio: 1.0,
-        };
-        Self {
-            adapter: AdapterFile::default(),
-            optimizer: AdamW::new(options, tensors),
-            state: TrainerState {
-                max_steps: 100,
-                ..TrainerState::default()
-            },
-            identity: identity(&[], 1, 2),
-        }
-    }
-
-    fn step(&mut self) {
-        let n = self.optimizer.moments()[0].len();
-        self.state.global_step += 1;
-        let step = self.state.global_step;
-        let mut gradients: Vec<f32> = (0_u16..)
-            .map(|i| f32::from(i).sqrt() / step as f32)
-            .take(n)
-            .collect();
-        let mut values: Vec<f32> = (0_u16..).map(|i| f32::from(i) + 0.1).take(n).collect();
-        let applied = self
-            .optimizer
-            .apply(&mut values, &mut gradients, NonZeroU64::MIN, 1e-3);
-        applied.unwrap();
-        let (a, b) = values.split_at(n / 2);
-        self.adapter.factors = vec![Factors {
-            tensor: "blk.0.attn_q.weight".to_owned(),
-            part: None,
-            rank: n / 2 / N,
-            a: a.to_vec(),
-            b: b.to_vec(),
-            scale: 2.0,
-        }];
-        self.state.epoch = AWKWARD * step as f64;
-        self.state
-            .log_history
-            .push(json!({"step": step, "loss": 1.5}));
-    }
-
-    fn save(&self, folder: &RunFolder) -> Result<PathBuf, CheckpointError> {
-        folder.save(&Checkpoint {
-            adapter: &self.adapter,
-            peft: PeftOptions {
-                float: FloatType::F32,
-                base: Some(Path::new(BASE)),
-                model: None,
-                overwrite: false,
-            },
-            optimizer: &self.optimizer,
-            state: &self.state,
-            identity: &self.identity,
-        })
-    }
-}
-
-fn identity(settings: &[(&'static str, Value)], model: u8, data: u8) -> RunIdentity {
-    let [model, data] = [model, data].map(|byte| Identity([byte; 32]));
-    let mut all = vec![("learning_rate", json!(AWKWARD)), ("seed", json!(42))];
-    all.retain(|(key, _)| settings.iter().all(|(other, _)| other != key));
-    all.extend(settings.iter().cloned());
-    RunIdentity::of(&all, model, data)
-}
+use std::process::{Command, Stdio};
+use std::time::Instant;
 
 #[test]
 fn a_checkpoint_is_read_as_it_was_written() {
@@ -438,4 +317,62 @@ fn a_full_disk_leaves_the_last_checkpoint_as_it_is() {
     }
     let resumed = run_folder.resume("auto", &small.identity, &mut small.optimizer);
     assert_eq!(resumed.unwrap().unwrap().state.global_step, 1);
+}
+
+/// A process writes checkpoints until it is killed.
+#[test]
+fn a_killed_process_leaves_whole_checkpoints() {
+    if let Some(folder) = std::env::var_os("SLUICE_KILLED") {
+        let run_folder = RunFolder::open(Path::new(&folder)).unwrap();
+        let mut run = Run::new(8);
+        let resumed = run_folder.resume("auto", &run.identity, &mut run.optimizer);
+        if let Some(resumed) = resumed.unwrap() {
+            run.state = resumed.state;
+        }
+        loop {
+            run.step();
+            run.save(&run_folder).unwrap();
+            run_folder.prune(2, None).unwrap();
+            // Once more, in the place of the one before.
+            run.save(&run_folder).unwrap();
+            eprintln!("saved");
+        }
+    }
+    let folder = Folder::new("killed");
+    let mut last = 0;
+    for kill in 0..20_u32 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "checkpoint::tests::a_killed_process_leaves_whole_checkpoints",
+            ])
+            .arg("--nocapture")
+            .env("SLUICE_KILLED", &folder.0)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let line = lines.find(|line| line.as_ref().is_ok_and(|line| line == "saved"));
+        assert!(line.is_some());
+        let moment = Instant::now();
+        while moment.elapsed() < Duration::from_micros(u64::from(kill) * 700) {
+            core::hint::spin_loop();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let run_folder = RunFolder::open(&folder.0).unwrap();
+        let checkpoints = run_folder.checkpoints().unwrap();
+        let names = folder.names();
+        assert_eq!(names.len(), checkpoints.len() + 1, "{names:?}");
+        let mut run = Run::new(8);
+        for (step, path) in &checkpoints {
+            let path = path.to_str().unwrap();
+            let resumed = run_folder.resume(path, &run.identity, &mut run.optimizer);
+            assert_eq!(resumed.unwrap().unwrap().state.global_step, *step);
+        }
+        let newest = checkpoints.last().unwrap().0;
+        assert!(newest > last, "{newest} after {last}");
+        last = newest;
+    }
 }
