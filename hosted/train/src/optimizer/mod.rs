@@ -210,8 +210,8 @@ struct Update {
     kept: f64,
     /// η / (1 - β₁ᵗ).
     rate: f64,
-    /// √(1 - β₂ᵗ).
-    root: f64,
+    /// 1 / √(1 - β₂ᵗ).
+    inverse_root: f64,
     clip: f64,
 }
 
@@ -222,7 +222,7 @@ impl Update {
             epsilon: options.epsilon,
             kept: 1.0 - rate * options.weight_decay,
             rate: rate / (1.0 - powers[0]),
-            root: (1.0 - powers[1]).sqrt(),
+            inverse_root: 1.0 / (1.0 - powers[1]).sqrt(),
             clip,
         }
     }
@@ -232,7 +232,7 @@ impl Update {
         let [old_m, old_v] = [*m, *v].map(f64::from);
         *m = narrow(old_m + (gradient - old_m) * (1.0 - self.betas[0]));
         *v = narrow(old_v * self.betas[1] + gradient * gradient * (1.0 - self.betas[1]));
-        let divisor = f64::from(*v).sqrt() / self.root + self.epsilon;
+        let divisor = f64::from(*v).sqrt() * self.inverse_root + self.epsilon;
         *value = narrow(f64::from(*value) * self.kept - self.rate * (f64::from(*m) / divisor));
     }
 }
