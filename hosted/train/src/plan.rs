@@ -157,6 +157,10 @@ fn write_set(
             set.n_turns_lost,
             "turns have no label: as history, the template writes them differently",
         ),
+        (
+            set.n_open,
+            "conversations end without a token that ends an answer: the model will not learn to stop",
+        ),
     ];
     for (count, what) in notes.into_iter().filter(|(count, _)| *count > 0) {
         writeln!(f, "           {count} {what}")?;

@@ -1,7 +1,8 @@
 //! Labels of conversations through published chat templates, against transformers' `return_assistant_tokens_mask`.
 //!
-//! Published templates belong to their authors, so they are kept elsewhere; `tests/tools/label_goldens.py` records what
-//! transformers finds marked in the conversations, in the folder that `SLUICE_TEMPLATES` names.
+//! `tests/tools/label_goldens.py` records what transformers finds marked. Templates of our own, in the styles of common
+//! families, are in `tests/templates`; published ones belong to their authors, so they are kept elsewhere, in the folder
+//! that `SLUICE_TEMPLATES` names.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "what is measured is printed")]
@@ -21,17 +22,30 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-/// The folder and its goldens, or `None` and a line that says why.
-fn goldens() -> Option<(PathBuf, Value)> {
+/// The goldens of a folder.
+fn read(folder: &Path) -> Option<Value> {
+    let text = fs::read_to_string(folder.join("labels.json")).ok()?;
+    Some(serde_json::from_str(&text).unwrap())
+}
+
+/// The folder of templates of our own.
+fn own() -> (PathBuf, Value) {
+    let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/templates"));
+    let goldens = read(&folder).expect("it is in the repository");
+    (folder, goldens)
+}
+
+/// The folder of published templates; `None` after a line that says why.
+fn published() -> Option<(PathBuf, Value)> {
     let Some(folder) = std::env::var_os("SLUICE_TEMPLATES").map(PathBuf::from) else {
         println!("SKIPPED: SLUICE_TEMPLATES names no folder of templates");
         return None;
     };
-    let Ok(text) = fs::read_to_string(folder.join("labels.json")) else {
+    let goldens = read(&folder);
+    if goldens.is_none() {
         println!("SKIPPED: label_goldens.py has not been run on the folder");
-        return None;
-    };
-    Some((folder, serde_json::from_str(&text).unwrap()))
+    }
+    Some((folder, goldens?))
 }
 
 /// Ranges of characters as ranges of bytes, without those that touch.
@@ -54,12 +68,20 @@ fn merged(spans: Vec<Range<usize>>) -> Vec<Range<usize>> {
     out
 }
 
-/// What a template marks is what transformers finds: the same text, and the same ranges.
 #[test]
-fn marked_text_is_that_of_transformers() {
-    let Some((folder, goldens)) = goldens() else {
-        return;
-    };
+fn marked_text_is_what_transformers_finds() {
+    let (folder, goldens) = own();
+    assert_eq!(equal_marks(&folder, &goldens), 16);
+    if let Some((folder, goldens)) = published() {
+        let n_equal = equal_marks(&folder, &goldens);
+        println!("MEASURED: {n_equal} renderings have transformers' marks");
+        assert!(n_equal >= 150, "{n_equal}");
+    }
+}
+
+/// The number of renderings of which what the template marks is what transformers finds: the same text, and the same
+/// ranges. All have to be.
+fn equal_marks(folder: &Path, goldens: &Value) -> usize {
     let now = UNIX_EPOCH + Duration::from_secs(goldens["now"].as_u64().unwrap());
     let (mut n_equal, mut wrong) = (0, Vec::new());
     for golden in goldens["templates"].as_array().unwrap() {
@@ -93,18 +115,47 @@ fn marked_text_is_that_of_transformers() {
             }
         }
     }
-    println!("{n_equal} renderings have transformers' marks");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(n_equal >= 150, "{n_equal}");
+    n_equal
 }
 
 /// Without marks, growing renderings find the turns that the same template's marks say, where both render the same text.
 #[test]
 fn growing_renderings_find_what_marks_say() {
-    let Some((folder, goldens)) = goldens() else {
-        return;
-    };
-    let place = std::env::temp_dir().join(format!("sluice-train-labels-{}", std::process::id()));
+    let (folder, goldens) = own();
+    let found = grown(&folder, &goldens);
+    assert!(found.differ.is_empty(), "{}", found.differ.join("\n"));
+    assert_eq!([found.n_equal, found.n_later], [12, 4]);
+    if let Some((folder, goldens)) = published() {
+        let Grown {
+            n_equal,
+            n_later,
+            differ,
+        } = grown(&folder, &goldens);
+        println!(
+            "MEASURED: {n_equal} conversations labelled as by marks, {n_later} after what begins their reasoning"
+        );
+        println!("{} are not:\n{}", differ.len(), differ.join("\n"));
+        assert!(
+            differ.len() <= N_DIFFER && n_equal + n_later >= 70,
+            "{}",
+            differ.len()
+        );
+    }
+}
+
+/// How conversations are labelled without marks.
+#[derive(Default)]
+struct Grown {
+    n_equal: usize,
+    /// Some turns begin after what a request for an answer ends with.
+    n_later: usize,
+    differ: Vec<String>,
+}
+
+fn grown(folder: &Path, goldens: &Value) -> Grown {
+    let name = folder.file_name().unwrap().display();
+    let place = std::env::temp_dir().join(format!("sluice-train-{name}-{}", std::process::id()));
     fs::create_dir_all(&place).unwrap();
     let templates = goldens["templates"].as_array().unwrap();
     let cases = || {
@@ -115,7 +166,7 @@ fn growing_renderings_find_what_marks_say() {
     let controls = cases().flat_map(|case| case["control"].as_array().unwrap());
     let controls: BTreeSet<&str> = controls.map(|text| text.as_str().unwrap()).collect();
     fs::write(place.join("vocabulary.gguf"), header(&controls)).unwrap();
-    let (mut n_equal, mut n_later, mut differ) = (0, 0, Vec::new());
+    let mut grown = Grown::default();
     for case in cases() {
         let Some(plain) = case["plain"].as_str() else {
             continue;
@@ -129,24 +180,18 @@ fn growing_renderings_find_what_marks_say() {
             .collect();
         let found = labelled(&place, &folder.join(plain), &goldens["talks"][talk]);
         match found.as_deref().map(|found| compared(found, &marks)) {
-            Ok(Some(true)) => n_equal += 1,
-            Ok(Some(false)) => n_later += 1,
-            _ => differ.push(format!("{plain}, {talk}: {found:?}, marks: {marks:?}")),
+            Ok(Some(true)) => grown.n_equal += 1,
+            Ok(Some(false)) => grown.n_later += 1,
+            _ => grown
+                .differ
+                .push(format!("{plain}, {talk}: {found:?}, marks: {marks:?}")),
         }
     }
     fs::remove_dir_all(&place).unwrap();
-    println!(
-        "{n_equal} conversations are labelled as by marks, {n_later} after what begins their reasoning"
-    );
-    println!("{} are not:\n{}", differ.len(), differ.join("\n"));
-    assert!(
-        differ.len() <= N_DIFFER && n_equal + n_later >= 70,
-        "{}",
-        differ.len()
-    );
+    grown
 }
 
-/// Whether all texts are those that are marked, but for space after them. `Some(false)`: some begin later, after what
+/// Whether all texts are the marked ones, but for space after them. `Some(false)`: some begin later, after what
 /// a request for an answer ends with.
 fn compared(found: &[String], marks: &[&str]) -> Option<bool> {
     let mut are_equal = true;

@@ -358,6 +358,7 @@ impl Reader<'_> {
         set.report.n_cut += usize::from(is_long);
         set.report.n_straddling += usize::from(labelled.straddles);
         set.report.n_turns_lost += labelled.turns_lost;
+        set.report.n_open += usize::from(labelled.is_open);
         set.examples.push(Example {
             id,
             tokens: labelled.tokens,

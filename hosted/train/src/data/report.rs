@@ -49,6 +49,8 @@ pub struct SetReport {
     pub n_straddling: usize,
     /// Turns of the assistant's without labels in rows that have some: as history, the template writes them differently.
     pub n_turns_lost: usize,
+    /// Conversations whose last answer has no token that ends it.
+    pub n_open: usize,
     /// Tokens of the rows that are left.
     pub n_tokens: u64,
     /// Labels of the rows that are left.

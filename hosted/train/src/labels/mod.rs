@@ -42,6 +42,8 @@ pub(crate) struct Labelled {
     pub(crate) straddles: bool,
     /// Turns of the assistant's that could not be told from the rest.
     pub(crate) turns_lost: usize,
+    /// The last label of a conversation is not a token that ends an answer.
+    pub(crate) is_open: bool,
 }
 
 /// Why a row has no labels.
@@ -113,7 +115,7 @@ impl Labeller<'_> {
             labels: LabelSpans::of(learned),
             tokens,
             straddles,
-            turns_lost: 0,
+            ..Labelled::default()
         })
     }
 
@@ -165,11 +167,17 @@ impl Labeller<'_> {
             ),
             false => of_turns,
         };
+        let last = labels.ranges().last().map_or(0, |range| range.end as usize);
+        let learned = prompt.tokens.get(..last).unwrap_or_default();
+        let ends = |id: &u32| self.tokenizer.is_end_of_generation(*id);
+        // A line break may follow it.
+        let is_open = !learned.iter().rev().take(TAIL_TOKENS).any(ends);
         Ok(Labelled {
             labels,
             tokens: prompt.tokens,
             straddles: false,
             turns_lost: found.n_lost,
+            is_open,
         })
     }
 
@@ -229,5 +237,7 @@ fn labels_of(prompt: &AlignedPrompt, spans: &[Range<usize>]) -> LabelSpans {
 }
 
 const UNALIGNED: &str = "the vocabulary changes the text, so that its tokens cannot be found in it";
+/// How far from its end a turn has the token that ends it.
+const TAIL_TOKENS: usize = 3;
 /// The date that llama 3's templates write where they are given none.
 const JULY_26_2024: u64 = 1_721_952_000;

@@ -37,8 +37,23 @@ pub(super) struct FoundTurns {
 impl Turns<'_> {
     pub(super) fn spans(&self) -> FoundTurns {
         match self.marked() {
-            Some(spans) => FoundTurns { spans, n_lost: 0 },
+            Some(spans) => FoundTurns {
+                spans: spans.into_iter().map(|span| self.ended(span)).collect(),
+                n_lost: 0,
+            },
             None => self.grown(),
+        }
+    }
+
+    /// A marked range with the token that ends the turn, which a few templates leave out of their marks.
+    fn ended(&self, span: Range<usize>) -> Range<usize> {
+        let mut places = starts(&self.prompt.ends)
+            .zip(&self.prompt.ends)
+            .zip(&self.prompt.tokens);
+        let next = places.find(|((start, end), _)| *start == span.end && *end > start);
+        match next {
+            Some(((_, end), id)) if self.tokenizer.is_end_of_generation(*id) => span.start..*end,
+            _ => span,
         }
     }
 

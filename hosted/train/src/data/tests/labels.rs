@@ -292,3 +292,25 @@ fn answers_may_have_control_tokens_and_questions_may_not() {
     };
     assert_eq!(["<think>", "</think>", "<|im_end|>"].map(count), [1, 1, 2]);
 }
+
+/// A few templates leave the token that ends a turn out of their marks, and some write none.
+#[test]
+fn the_token_that_ends_a_turn_is_learned_or_its_absence_reported() {
+    let folder = TestFolder::new("open");
+    folder.write("a.jsonl", talk());
+    let template = |end: &str| {
+        format!(
+            "{{% for m in messages %}}<|im_start|>{{% if m.role == 'assistant' %}}{{% generation %}}{{{{ m.content }}}}\
+             {{% endgeneration %}}{{% else %}}{{{{ m.content }}}}{{% endif %}}{end}{{% endfor %}}"
+        )
+    };
+    let text = "dataset: DIR/a.jsonl\nchat_template_path: DIR\n";
+    folder.write("chat_template.jinja", template("<|im_end|>"));
+    let dataset = folder.prepare(text).expect("rows");
+    let row = &shown(&folder, &dataset)[0];
+    assert!(row.contains("⟦Hello.<|im_end|>⟧"), "{row}");
+    assert_eq!(dataset.report.train.n_open, 0);
+    folder.write("chat_template.jinja", template(" / "));
+    let dataset = folder.prepare(text).expect("rows");
+    assert_eq!(dataset.report.train.n_open, 1);
+}
