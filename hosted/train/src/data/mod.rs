@@ -2,9 +2,11 @@
 
 pub(crate) mod chat;
 mod error;
+mod examples;
 pub(crate) mod form;
 mod paths;
 mod prepare;
+mod reader;
 mod report;
 mod rows;
 mod sharegpt;
@@ -12,7 +14,8 @@ mod sharegpt;
 mod tests;
 
 pub use error::{DataError, RowPlace};
+pub use examples::Example;
 pub use form::Form;
-pub(crate) use prepare::reasons;
-pub use prepare::{Dataset, Example, prepare};
+pub use prepare::{Dataset, prepare};
+pub(crate) use report::reasons;
 pub use report::{DataReport, Drop, FileReport, SetReport};

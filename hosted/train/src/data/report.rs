@@ -1,6 +1,7 @@
 //! What was read, dropped and cut, for the plan.
 
 use super::form::Form;
+use core::fmt::Write as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
@@ -103,4 +104,14 @@ impl SetReport {
     pub fn n_rows(&self) -> usize {
         self.files.iter().map(|file| file.n_rows).sum()
     }
+}
+
+/// Reasons with their counts.
+pub(crate) fn reasons(dropped: &BTreeMap<Drop, usize>, is_shown: fn(Drop) -> bool) -> String {
+    let mut text = String::new();
+    for (reason, count) in dropped.iter().filter(|(reason, _)| is_shown(**reason)) {
+        let comma = if text.is_empty() { "" } else { ", " };
+        let _ = write!(text, "{comma}{count} {}", reason.describe());
+    }
+    text
 }

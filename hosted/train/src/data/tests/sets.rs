@@ -248,6 +248,37 @@ fn the_plan_says_what_is_read_and_how_many_steps_follow() {
     assert_eq!((dataset.train.len(), dataset.eval.len()), (20, 1));
 }
 
+/// Rows are labelled on several threads, and stay in their order; of two errors the first counts.
+#[test]
+fn threads_change_nothing() {
+    let folder = TestFolder::new("threads");
+    folder.write("a.jsonl", texts(300));
+    let of = |threads: usize| {
+        let text = format!("dataset: DIR/a.jsonl\nval_size: 7\nthreads: {threads}\n");
+        folder.prepare(&text).expect("rows")
+    };
+    let one = of(1);
+    for threads in [2, 3, 8] {
+        let other = of(threads);
+        assert_eq!(
+            (other.train, other.eval, other.sha256),
+            (one.train.clone(), one.eval.clone(), one.sha256)
+        );
+    }
+    let ids = "{\"input_ids\": [1, 2]}\n".repeat(100);
+    folder.write(
+        "b.jsonl",
+        format!("{ids}{{\"input_ids\": [1, 99999]}}\n{ids}{{broken\n"),
+    );
+    let error = folder
+        .prepare("dataset: DIR/b.jsonl\n")
+        .expect_err("a token");
+    assert!(
+        error.starts_with("b.jsonl, line 101: input_ids[1] is 99999"),
+        "{error}"
+    );
+}
+
 #[test]
 fn prompts_of_the_configuration_are_rows() {
     let folder = TestFolder::new("prompts");
