@@ -14,9 +14,9 @@ pub mod logs;
 pub mod optimizer;
 pub mod order;
 pub mod plan;
+mod row;
 mod run;
 pub mod schedule;
-mod template;
 #[cfg(test)]
 mod test_vocabulary;
 

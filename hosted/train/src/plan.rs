@@ -1,10 +1,9 @@
 //! What a run is going to do, before it begins: rows, tokens, labels, steps, and the settings that differ from defaults.
 
 use crate::config::{SftConfig, When};
-use crate::data::{DataReport, Dataset, Drop, Example, FileReport, SetReport, reasons};
+use crate::data::{DataReport, Dataset, Drop, FileReport, SetReport, reasons};
 use core::fmt;
 use sluice::vocabulary::VocabularyFile;
-use sluice_core::tokenizer::{Detokenizer, Tokenizer};
 use std::path::PathBuf;
 
 /// A run before it begins. It is shown as lines of text.
@@ -207,27 +206,6 @@ fn write_counts(f: &mut fmt::Formatter<'_>, set: &SetReport, n_kept: usize) -> f
     )
 }
 
-/// A row as text, with the tokens that are learned between ⟦ and ⟧.
-#[must_use]
-pub fn marked(tokenizer: &Tokenizer<'_>, example: &Example) -> String {
-    let mut text = String::new();
-    let mut detokenizer = Detokenizer::new(tokenizer).showing_special();
-    let mut was_learned = false;
-    for (position, id) in (0_u32..).zip(&example.tokens) {
-        let is_learned = example.labels.contains(position);
-        if is_learned != was_learned {
-            text.push(if is_learned { OPEN } else { CLOSE });
-            was_learned = is_learned;
-        }
-        // Every id is in the vocabulary.
-        let _shown = detokenizer.push(tokenizer, *id, |piece| text.push_str(piece));
-    }
-    if was_learned {
-        text.push(CLOSE);
-    }
-    text
-}
-
 /// A number with its thousands apart.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -241,16 +219,47 @@ fn grouped(number: u64) -> String {
     out
 }
 
-const OPEN: char = '⟦';
-const CLOSE: char = '⟧';
-
 #[cfg(test)]
 mod tests {
-    use super::grouped;
+    use super::{DataPlan, grouped};
+    use crate::data::prepare;
+    use crate::test_vocabulary::TestFolder;
 
     #[test]
     fn thousands_are_apart() {
         let numbers = [0, 12, 999, 1000, 1_234_567].map(grouped);
         assert_eq!(numbers, ["0", "12", "999", "1,000", "1,234,567"]);
+    }
+
+    #[test]
+    fn the_plan_says_what_is_read_and_how_many_steps_follow() {
+        let folder = TestFolder::new("plan");
+        let row = |at: usize| {
+            format!(
+                "{{\"text\": \"Once there was a fox named {}.\"}}\n",
+                at % 20
+            )
+        };
+        let rows: String = (0..21).map(row).collect();
+        folder.write(
+            "a.jsonl",
+            rows + "{\"text\": \"Other.\", \"source\": \"web\"}\n",
+        );
+        let config =
+            folder.config("dataset: DIR/a.jsonl\nepochs: 2\nval_size: 1\nlr: 1e-3\nbf16: true\n");
+        let vocabulary = folder.vocabulary("vocabulary.gguf");
+        let dataset = prepare(&config, &vocabulary).expect("rows");
+        let plan = DataPlan::new(&config, &vocabulary, &dataset).to_string();
+        for line in [
+            "22 rows, text, recognised by the columns; columns that are not used: source",
+            "dropped: 1 duplicates",
+            "split off by val_size",
+            "steps      6 of 8 rows (1 × 8), 3 per epoch of 20 rows; warm-up 0",
+            "learning_rate: 0.001",
+            "no effect  bf16: adapters are f32",
+        ] {
+            assert!(plan.contains(line), "{line} is not in:\n{plan}");
+        }
+        assert_eq!((dataset.train.len(), dataset.eval.len()), (20, 1));
     }
 }

@@ -1,7 +1,6 @@
 //! The vocabulary of the project's own model with control tokens that it lacks, and folders for files of tests.
 
 use crate::config::SftConfig;
-use crate::data::{Dataset, prepare};
 use sluice::file::{GgufHeader, LoadMode, MetaValue};
 use sluice::vocabulary::VocabularyFile;
 use sluice_core::gguf::Gguf;
@@ -42,14 +41,9 @@ impl TestFolder {
         SftConfig::load(Some(&self.0.join("run.yaml")), &[]).expect("a configuration")
     }
 
-    /// The rows of a configuration, or the error without the folder's path.
-    pub(crate) fn prepare(&self, text: &str) -> Result<Dataset, String> {
-        let prepared = prepare(&self.config(text), &self.vocabulary("vocabulary.gguf"));
-        prepared.map_err(|error| {
-            error
-                .to_string()
-                .replace(&format!("{}/", self.0.display()), "")
-        })
+    /// An error without the folder's path.
+    pub(crate) fn shortened(&self, error: &str) -> String {
+        error.replace(&format!("{}/", self.0.display()), "")
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 /// Where a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ConfigPlace {
     /// A configuration file, and the line if it is known.
     File {
         /// The file's path.
@@ -30,14 +30,14 @@ pub enum ConfigError {
     Unreadable { path: PathBuf, error: io::Error },
     /// The file is neither YAML nor JSON, or has something that is not read.
     #[error("{place}{reason}")]
-    Syntax { place: Place, reason: String },
+    Syntax { place: ConfigPlace, reason: String },
     /// A flag without a value, or an argument that is not a flag.
     #[error("{argument}: {reason}")]
     Argument { argument: String, reason: String },
     /// No key has this name.
     #[error("{place}unknown key {key}{hint}")]
     Unknown {
-        place: Place,
+        place: ConfigPlace,
         key: String,
         /// The nearest name, as a question; may be empty.
         hint: String,
@@ -45,14 +45,14 @@ pub enum ConfigError {
     /// Two names of one key are in the same file.
     #[error("{place}{name} and {other} are two names of the same key: use one of them")]
     Twice {
-        place: Place,
+        place: ConfigPlace,
         name: String,
         other: String,
     },
     /// A value of a wrong type, or out of range.
     #[error("{place}{key}: expected {expected}, found {found}")]
     Value {
-        place: Place,
+        place: ConfigPlace,
         key: String,
         expected: String,
         found: String,
@@ -60,7 +60,7 @@ pub enum ConfigError {
     /// A key, or the value of one, that is known but not supported.
     #[error("{place}{key} is not supported: {reason}")]
     NotSupported {
-        place: Place,
+        place: ConfigPlace,
         key: String,
         reason: String,
     },
@@ -75,7 +75,7 @@ pub enum ConfigError {
     },
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ConfigPlace {
     /// The place and a colon, or nothing.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

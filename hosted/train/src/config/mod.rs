@@ -24,7 +24,7 @@ mod yaml;
 
 pub use adapter::{AdapterSettings, InitialWeights, TargetModules};
 pub use amount::Amount;
-pub use error::{ConfigError, Place};
+pub use error::{ConfigError, ConfigPlace};
 pub use files::DataFile;
 pub use input::{DataSettings, ModelSettings};
 pub use keys::{CONFIG_KEYS, ConfigKey, Kind};

@@ -1,6 +1,6 @@
 //! Values by key: names looked up, types and ranges checked.
 
-use super::error::{ConfigError, Place};
+use super::error::{ConfigError, ConfigPlace};
 use super::keys::{self, ConfigKey, Kind};
 use super::refused::{REFUSED, Reason, WITHOUT_EFFECT, is_off, reason_of_word};
 use super::source::Given;
@@ -15,7 +15,7 @@ struct Set {
     value: Value,
     /// The name by which it was given.
     name: String,
-    place: Place,
+    place: ConfigPlace,
 }
 
 /// The values of all keys that are set.
@@ -35,12 +35,12 @@ impl Settings {
             for (key, set) in self.looked_up(given)? {
                 let before = new.get_mut(key.name);
                 match before {
-                    Some(before) if key.name == "prompts" && set.place == Place::Flag => {
+                    Some(before) if key.name == "prompts" && set.place == ConfigPlace::Flag => {
                         let texts = set.value.as_array().cloned().unwrap_or_default();
                         let list = before.value.as_array_mut();
                         list.into_iter().for_each(|list| list.extend(texts.clone()));
                     }
-                    Some(before) if set.place != Place::Flag => {
+                    Some(before) if set.place != ConfigPlace::Flag => {
                         return Err(ConfigError::Twice {
                             place: set.place,
                             name: set.name,
@@ -68,7 +68,7 @@ impl Settings {
             return Ok(vec![(key, Set { value, name, place })]);
         }
         let value = match (&given.place, &given.value) {
-            (Place::Flag, Value::String(text)) => yaml::value(text).unwrap_or(Value::Null),
+            (ConfigPlace::Flag, Value::String(text)) => yaml::value(text).unwrap_or(Value::Null),
             _ => given.value.clone(),
         };
         if let Some(turn) = TURNED.iter().find(|turn| turn.name == name) {
@@ -162,7 +162,7 @@ impl Settings {
     pub(super) fn wrong(&self, key: &'static str, expected: &str) -> ConfigError {
         let (name, place) = match self.set.get(key) {
             Some(set) => (set.name.clone(), set.place.clone()),
-            None => (key.to_owned(), Place::Default),
+            None => (key.to_owned(), ConfigPlace::Default),
         };
         let value = self.value(key);
         wrong(&Given { name, value, place }, expected)
@@ -198,7 +198,7 @@ fn default_of(key: &ConfigKey) -> Value {
 /// The value of an entry, in the form that its key takes.
 fn checked(key: &ConfigKey, given: &Given) -> Result<Value, ConfigError> {
     let value = match (&given.place, &given.value) {
-        (Place::Flag, Value::String(text)) => of_flag(key, text),
+        (ConfigPlace::Flag, Value::String(text)) => of_flag(key, text),
         (_, value) => value.clone(),
     };
     if value.is_null() {
@@ -364,7 +364,7 @@ fn whole(number: f64) -> Option<i64> {
 
 fn wrong(given: &Given, expected: &str) -> ConfigError {
     let found = match &given.value {
-        Value::String(text) if given.place == Place::Flag => text.clone(),
+        Value::String(text) if given.place == ConfigPlace::Flag => text.clone(),
         other => other.to_string(),
     };
     ConfigError::Value {

@@ -1,6 +1,6 @@
 //! Where values come from: files and flags, with groups of keys flattened.
 
-use super::error::{ConfigError, Place};
+use super::error::{ConfigError, ConfigPlace};
 use super::yaml;
 use serde_json::Value;
 use std::fs;
@@ -11,7 +11,7 @@ use std::path::Path;
 pub(super) struct Given {
     pub(super) name: String,
     pub(super) value: Value,
-    pub(super) place: Place,
+    pub(super) place: ConfigPlace,
 }
 
 /// The values of a YAML or JSON file.
@@ -33,14 +33,14 @@ pub(super) fn of_file(path: &Path) -> Result<Vec<Given>, ConfigError> {
     let mut given = Vec::new();
     for (name, value, line) in entries {
         let path = path.to_path_buf();
-        flatten(&name, value, &Place::File { path, line }, &mut given);
+        flatten(&name, value, &ConfigPlace::File { path, line }, &mut given);
     }
     Ok(given)
 }
 
 fn of_json(text: &str, path: &Path) -> Result<Vec<(String, Value, Option<usize>)>, ConfigError> {
     let wrong = |line, reason: String| ConfigError::Syntax {
-        place: Place::File {
+        place: ConfigPlace::File {
             path: path.to_path_buf(),
             line,
         },
@@ -61,7 +61,7 @@ fn of_json(text: &str, path: &Path) -> Result<Vec<(String, Value, Option<usize>)
 }
 
 /// Adds a value, or the values of a group. `dataset` with a path is a value.
-fn flatten(name: &str, value: Value, place: &Place, given: &mut Vec<Given>) {
+fn flatten(name: &str, value: Value, place: &ConfigPlace, given: &mut Vec<Given>) {
     let key = name.replace('-', "_");
     match value {
         Value::Object(map) if GROUPS.contains(&&*key) => {
@@ -125,7 +125,7 @@ pub(super) fn of_flags(arguments: &[String]) -> Result<Vec<Given>, ConfigError> 
         };
         // Errors name it as a flag.
         let name = format!("--{}", name.replace('_', "-"));
-        let place = Place::Flag;
+        let place = ConfigPlace::Flag;
         given.push(Given { name, value, place });
     }
     Ok(given)

@@ -1,6 +1,6 @@
 //! YAML as the values of a configuration, with the lines of its keys.
 
-use super::error::{ConfigError, Place};
+use super::error::{ConfigError, ConfigPlace};
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput};
 use serde_json::{Map, Number, Value};
 use std::path::Path;
@@ -64,11 +64,11 @@ impl<'t> Reader<'t> {
     fn wrong(&self, line: usize, reason: &str) -> ConfigError {
         ConfigError::Syntax {
             place: match self.path {
-                Some(path) => Place::File {
+                Some(path) => ConfigPlace::File {
                     path: path.to_path_buf(),
                     line: Some(line),
                 },
-                None => Place::Default,
+                None => ConfigPlace::Default,
             },
             reason: reason.to_owned(),
         }

@@ -1,6 +1,7 @@
 //! Conversations in rows: lists of messages as in the OpenAI API and in TRL.
 
-use super::form::{ChatRow, Row, Turn, kind, text};
+use super::columns::{kind, text};
+use crate::row::{ChatRow, Row, Turn};
 use serde_json::{Map, Value};
 use sluice_text::chat_template::Message;
 

@@ -3,6 +3,7 @@
 use super::report::SetReport;
 use crate::labels::LabelSpans;
 use crate::order::RowGroup;
+use sluice_core::tokenizer::{Detokenizer, Tokenizer};
 
 /// A row that is ready to be learned.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +15,29 @@ pub struct Example {
     pub tokens: Vec<u32>,
     /// Which of them are learned; at least one is.
     pub labels: LabelSpans,
+}
+
+impl Example {
+    /// The row as text, with the tokens that are learned between ⟦ and ⟧.
+    #[must_use]
+    pub fn marked(&self, tokenizer: &Tokenizer<'_>) -> String {
+        let mut text = String::new();
+        let mut detokenizer = Detokenizer::new(tokenizer).showing_special();
+        let mut was_learned = false;
+        for (position, id) in (0_u32..).zip(&self.tokens) {
+            let is_learned = self.labels.contains(position);
+            if is_learned != was_learned {
+                text.push(if is_learned { OPEN } else { CLOSE });
+                was_learned = is_learned;
+            }
+            // Every id is in the vocabulary.
+            let _shown = detokenizer.push(tokenizer, *id, |piece| text.push_str(piece));
+        }
+        if was_learned {
+            text.push(CLOSE);
+        }
+        text
+    }
 }
 
 /// Rows of a set, with the number of rows of each file.
@@ -66,3 +90,6 @@ impl Set {
         }
     }
 }
+
+const OPEN: char = '⟦';
+const CLOSE: char = '⟧';

@@ -1,13 +1,14 @@
 //! Forms of rows: which columns they have, and what these become.
 
+use super::columns::{maybe_text, text};
 use super::rows::RawRow;
 use super::{chat, sharegpt};
+use crate::row::{ChatRow, Row, Turn};
 use serde_json::{Map, Value};
-use sluice_text::chat_template::Message;
 
 /// A form of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum RowForm {
     /// A text.
     Text,
     /// A prompt and its completion, as texts or as lists of messages.
@@ -24,34 +25,7 @@ pub enum Form {
     Tokens,
 }
 
-/// A row whose form is known.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Row {
-    Text(String),
-    Completion { prompt: String, completion: String },
-    Chat(ChatRow),
-    Tokens { ids: Vec<u32>, learned: Vec<bool> },
-}
-
-/// A conversation.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct ChatRow {
-    pub(crate) turns: Vec<Turn>,
-    pub(crate) tools: Option<Vec<Value>>,
-    /// Variables of the template.
-    pub(crate) kwargs: Map<String, Value>,
-    /// Turns before this one are a prompt.
-    pub(crate) completion_from: usize,
-}
-
-/// A message, and whether it is learned if it is the assistant's.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Turn {
-    pub(crate) message: Message,
-    pub(crate) train: bool,
-}
-
-impl Form {
+impl RowForm {
     /// The form by its name in `dataset_type`; `None` for `auto`.
     pub(super) fn of_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|form| form.name() == name)
@@ -165,44 +139,6 @@ impl Form {
     ];
 }
 
-/// A column that has to be a text.
-pub(super) fn text(columns: &Map<String, Value>, name: &str) -> Result<String, String> {
-    match columns.get(name) {
-        Some(Value::String(text)) => Ok(text.clone()),
-        Some(other) => Err(format!("{name} is {}, not a text", kind(other))),
-        None => {
-            let names: Vec<_> = columns.keys().map(String::as_str).collect();
-            Err(format!(
-                "the column {name} is missing: there are {}",
-                names.join(", ")
-            ))
-        }
-    }
-}
-
-/// A column that may be missing or null.
-pub(super) fn maybe_text(
-    columns: &Map<String, Value>,
-    name: &str,
-) -> Result<Option<String>, String> {
-    match columns.get(name) {
-        None | Some(Value::Null) => Ok(None),
-        Some(_) => text(columns, name).map(|text| Some(text).filter(|text| !text.is_empty())),
-    }
-}
-
-/// What a value is, in words.
-pub(super) const fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "true or false",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a text",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
-    }
-}
-
 /// As LLaMA-Factory reads Alpaca's rows: the input is the second line of the user's message.
 fn alpaca(columns: &Map<String, Value>) -> Result<ChatRow, String> {
     let mut turns = Vec::new();
@@ -285,15 +221,6 @@ fn tokens(columns: &Map<String, Value>) -> Result<Row, String> {
     };
     let ids = ids.iter().enumerate().map(id).collect::<Result<_, _>>()?;
     Ok(Row::Tokens { ids, learned })
-}
-
-impl Turn {
-    pub(super) fn new(role: &str, content: &str) -> Self {
-        Self {
-            message: Message::new(role, content),
-            train: true,
-        }
-    }
 }
 
 const ONLY_PROMPT: &str = "rows have only a prompt: sft needs a completion, messages or text; for texts in the \

@@ -2,11 +2,12 @@
 
 use super::error::{DataError, RowPlace};
 use super::examples::{Example, Set};
-use super::form::{Form, Row};
+use super::form::RowForm;
 use super::report::{Drop, FileReport, SetReport, reasons};
 use super::rows::{self, RawRow};
 use crate::config::DataFile;
 use crate::labels::{Labelled, Labeller, RowProblem};
+use crate::row::Row;
 use sha2::{Digest as _, Sha256};
 use sluice_core::tokenizer::{Detokenizer, Tokenizer};
 use std::collections::BTreeSet;
@@ -168,7 +169,7 @@ impl Reader<'_> {
         set.counts.push((set.examples.len(), 1.0));
         set.report.files.push(FileReport {
             path: "prompts".into(),
-            form: Form::Text,
+            form: RowForm::Text,
             recognised: false,
             n_rows: prompts.len(),
             weight: 1.0,
@@ -183,15 +184,15 @@ impl Reader<'_> {
     }
 
     /// The form of a file's rows: the one that is set, or the first row's.
-    fn form(&self, file: &DataFile) -> Result<(Form, bool), DataError> {
-        if let Some(form) = Form::of_name(&file.dataset_type) {
+    fn form(&self, file: &DataFile) -> Result<(RowForm, bool), DataError> {
+        if let Some(form) = RowForm::of_name(&file.dataset_type) {
             return Ok((form, false));
         }
         let empty = || DataError::Empty {
             path: file.path.clone(),
         };
         let first: RawRow = rows::open(&file.path)?.next().ok_or_else(empty)??;
-        let form = Form::of_columns(&first.columns, file.text_field.as_deref());
+        let form = RowForm::of_columns(&first.columns, file.text_field.as_deref());
         let form = form.map_err(|reason| DataError::Row {
             place: first.place,
             reason,

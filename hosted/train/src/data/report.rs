@@ -1,6 +1,6 @@
 //! What was read, dropped and cut, for the plan.
 
-use super::form::Form;
+use super::form::RowForm;
 use core::fmt::Write as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ pub struct FileReport {
     /// Its path.
     pub path: PathBuf,
     /// The form of its rows.
-    pub form: Form,
+    pub form: RowForm,
     /// Whether the form was recognised by the columns, not set.
     pub recognised: bool,
     /// Rows that were read.

@@ -1,7 +1,8 @@
 //! ShareGPT's conversations, as LLaMA-Factory and axolotl read them.
 
 use super::chat::{listed, tools, trained};
-use super::form::{ChatRow, Turn, kind, maybe_text};
+use super::columns::{kind, maybe_text};
+use crate::row::{ChatRow, Turn};
 use serde_json::{Map, Value, json};
 use sluice_text::chat_template::Message;
 

@@ -10,7 +10,7 @@ mod turns;
 
 pub use spans::LabelSpans;
 
-use crate::data::form::{ChatRow, Row};
+use crate::row::{ChatRow, Row};
 use core::ops::Range;
 use core::time::Duration;
 use serde_json::{Map, Value};

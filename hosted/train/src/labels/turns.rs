@@ -7,7 +7,7 @@
 //! stands in the whole.
 
 use super::starts;
-use crate::data::form::ChatRow;
+use crate::row::ChatRow;
 use core::ops::Range;
 use sluice_core::tokenizer::Tokenizer;
 use sluice_text::chat::{AlignedPrompt, PromptMaker};

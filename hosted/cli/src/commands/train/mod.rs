@@ -8,7 +8,6 @@ use clap::{Args, Subcommand};
 use core::fmt::Write as _;
 use keys::KeyArgs;
 use sluice_train::config::SftConfig;
-use sluice_train::plan::marked;
 use sluice_train::{PreparedRun, TrainError};
 use std::path::PathBuf;
 
@@ -141,7 +140,7 @@ fn shown(config: &SftConfig, run: &PreparedRun) -> anyhow::Result<String> {
         };
         let (tokens, labels) = (row.tokens.len(), row.labels.count());
         writeln!(out, "\nrow {}, {tokens} tokens, {labels} labels", row.id)?;
-        let text = marked(run.vocabulary.tokenizer(), row);
+        let text = row.marked(run.vocabulary.tokenizer());
         text.lines()
             .try_for_each(|line| writeln!(out, "  {line}"))?;
     }

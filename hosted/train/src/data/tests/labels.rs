@@ -1,13 +1,11 @@
 use super::super::{Dataset, prepare};
-use crate::plan::marked;
 use crate::test_vocabulary::TestFolder;
 
 /// The rows as text, with what is learned between ⟦ and ⟧.
 fn shown(folder: &TestFolder, dataset: &Dataset) -> Vec<String> {
     let vocabulary = folder.vocabulary("vocabulary.gguf");
     let rows = dataset.train.iter();
-    rows.map(|row| marked(vocabulary.tokenizer(), row))
-        .collect()
+    rows.map(|row| row.marked(vocabulary.tokenizer())).collect()
 }
 
 #[test]

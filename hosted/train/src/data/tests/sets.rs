@@ -1,5 +1,4 @@
-use super::super::{Drop, prepare};
-use crate::plan::DataPlan;
+use super::super::Drop;
 use crate::test_vocabulary::TestFolder;
 use core::fmt::Write as _;
 
@@ -221,31 +220,6 @@ fn folders_weights_and_splits() {
             .eval,
         dataset.eval
     );
-}
-
-#[test]
-fn the_plan_says_what_is_read_and_how_many_steps_follow() {
-    let folder = TestFolder::new("plan");
-    folder.write(
-        "a.jsonl",
-        texts(20) + &texts(1) + "{\"text\": \"Other.\", \"source\": \"web\"}\n",
-    );
-    let config =
-        folder.config("dataset: DIR/a.jsonl\nepochs: 2\nval_size: 1\nlr: 1e-3\nbf16: true\n");
-    let vocabulary = folder.vocabulary("vocabulary.gguf");
-    let dataset = prepare(&config, &vocabulary).expect("rows");
-    let plan = DataPlan::new(&config, &vocabulary, &dataset).to_string();
-    for line in [
-        "22 rows, text, recognised by the columns; columns that are not used: source",
-        "dropped: 1 duplicates",
-        "split off by val_size",
-        "steps      6 of 8 rows (1 × 8), 3 per epoch of 20 rows; warm-up 0",
-        "learning_rate: 0.001",
-        "no effect  bf16: adapters are f32",
-    ] {
-        assert!(plan.contains(line), "{line} is not in:\n{plan}");
-    }
-    assert_eq!((dataset.train.len(), dataset.eval.len()), (20, 1));
 }
 
 /// Rows are labelled on several threads, and stay in their order; of two errors the first counts.

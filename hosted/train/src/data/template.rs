@@ -1,14 +1,14 @@
 //! The chat template of a run: the one that is set, or the model's.
 
+use super::error::DataError;
 use crate::config::ModelSettings;
-use crate::data::DataError;
 use sluice::vocabulary::VocabularyFile;
 use sluice_text::chat::{self, PromptMaker};
 use sluice_text::chat_template::{ChatTemplate, ChatTemplateError};
 use std::fs;
 
 /// What makes prompts; `None` without a template.
-pub(crate) fn maker(
+pub(super) fn maker(
     model: &ModelSettings,
     vocabulary: &VocabularyFile,
 ) -> Result<Option<PromptMaker>, DataError> {
