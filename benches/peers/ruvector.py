@@ -1,7 +1,7 @@
 """Sparse f32 networks next to ruvector-sparse-inference 2.3.0, in a scratch crate outside the workspace.
 
 The crate is downloaded by cargo into DIR, never a dependency of the workspace. It and ours are built with cargo's default
-release profile. One thread; the table is printed as Markdown.
+release profile, our kernels in one unit. One thread; the tables are printed as Markdown: times, recall of predictors, decoding.
 
     python3 benches/peers/ruvector.py --work DIR
 """
@@ -22,7 +22,12 @@ edition = "2024"
 [dependencies]
 ruvector-sparse-inference = "=2.3.0"
 ndarray = "0.16"
-sluice-core = {{ path = "{core}" }}
+sluice = {{ path = "{root}/hosted" }}
+sluice-core = {{ path = "{root}/core" }}
+
+# As in our workspace.
+[profile.release.package.sluice-kernels]
+codegen-units = 1
 
 [workspace]
 """
@@ -36,7 +41,7 @@ def main() -> None:
     if work.is_relative_to(ROOT):
         parser.error(f"--work {work}: choose a folder outside of {ROOT}")
     (work / "src").mkdir(parents=True, exist_ok=True)
-    (work / "Cargo.toml").write_text(MANIFEST.format(core=ROOT / "core"))
+    (work / "Cargo.toml").write_text(MANIFEST.format(root=ROOT))
     shutil.copy(pathlib.Path(__file__).with_suffix(".rs"), work / "src" / "main.rs")
     # One CPU, where there is more than one.
     cpu = min(os.sched_getaffinity(0))

@@ -127,7 +127,7 @@ impl SparseEngineWasm {
             &mut self.z,
             scores,
         )?;
-        let n_active = self.config.select(scores, None, &mut self.active)?;
+        let n_active = self.config.select(table, scores, None, &mut self.active)?;
         let selected = Selected::Neurons(&self.active[..n_active]);
         let activation = ActivationType::Silu;
         FfnWeights::new(

@@ -43,6 +43,7 @@ pub mod probe;
 pub mod quantize;
 pub mod recurrent;
 mod scalar;
+pub mod score_scan;
 mod statistics;
 pub mod table;
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use super::SparsityError;
 use super::error::{check_finite, check_len, check_within, setting};
 use crate::kernels::activation::{ActivationKinds, ActivationLayout};
-use crate::kernels::quantize::{max_abs, quantize_rows};
+use crate::kernels::quantize::{Quantizer, max_abs};
 use crate::kernels::table::{Activations, Matmul, Prefetch, Quantize, Store};
 use crate::kernels::{GgmlType, KernelTable, PanelLayout};
 use crate::memory::{ALIGN, Arena, MemoryPlan};
@@ -270,9 +270,11 @@ fn pack_matrix(
         found,
     })?;
     let (width, block) = (layout.n_cols(), GgmlType::Q8_0.block_len());
+    let quantizer = Quantizer::detect();
     for (i, values) in matrix.chunks_exact(width).enumerate() {
         let what = name;
-        quantize_rows(GgmlType::Q8_0, values, width, None, row)
+        quantizer
+            .quantize_rows(GgmlType::Q8_0, values, width, None, row)
             .map_err(|_| SparsityError::Width { what, width, block })?;
         layout.pack_row(i, row, &mut panels[layout.byte_range(layout.band(i))]);
     }

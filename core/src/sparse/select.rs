@@ -1,36 +1,43 @@
 //! From scores to a list of neurons.
 
+use core::cmp::Ordering;
+
 use super::error::{check_finite, check_len};
 use super::{SparsityConfig, SparsityError};
+use crate::kernels::KernelTable;
+use crate::kernels::score_scan::{ScoreRange, ScoreScan};
 
 impl SparsityConfig {
     /// Writes the selected neurons into `active` (one place for each score), ascending; returns their number.
     ///
     /// A score that is not a number selects its neuron. Of equal scores the first are selected. `calibrated` is the
-    /// threshold for `target_sparsity` without `adaptive_threshold`.
+    /// threshold for `target_sparsity` without `adaptive_threshold`. Every kernel table selects the same.
     ///
     /// # Errors
     /// Settings out of range; a list of another length; no calibrated threshold.
     pub fn select(
         &self,
+        table: &KernelTable,
         scores: &[f32],
         calibrated: Option<f32>,
         active: &mut [usize],
     ) -> Result<usize, SparsityError> {
         self.validate()?;
         check_len("active", active.len(), scores.len())?;
+        let scan = table.score_scan();
         if let Some(k) = self.top_k {
-            return Ok(highest(scores, k, active));
+            return Ok(highest(scan, scores, k, active));
         }
         if let Some(threshold) = self.threshold {
-            return Ok(above(scores, threshold, active));
+            return Ok(scan.list_above(scores, threshold, active));
         }
         let sparsity = self.target_sparsity.unwrap_or(0.0);
         if self.adaptive_threshold {
-            return Ok(highest(scores, n_kept(scores.len(), sparsity), active));
+            let kept = n_kept(scores.len(), sparsity);
+            return Ok(highest(scan, scores, kept, active));
         }
         let threshold = calibrated.ok_or(SparsityError::NotCalibrated)?;
-        Ok(above(scores, threshold, active))
+        Ok(scan.list_above(scores, threshold, active))
     }
 }
 
@@ -51,7 +58,11 @@ pub fn n_kept(n: usize, sparsity: f32) -> usize {
 ///
 /// # Errors
 /// No scores; a score that is not a number.
-pub fn threshold_for(scores: &[f32], sparsity: f32) -> Result<f32, SparsityError> {
+pub fn threshold_for(
+    table: &KernelTable,
+    scores: &[f32],
+    sparsity: f32,
+) -> Result<f32, SparsityError> {
     if scores.is_empty() {
         return Err(SparsityError::Empty { what: "scores" });
     }
@@ -60,60 +71,21 @@ pub fn threshold_for(scores: &[f32], sparsity: f32) -> Result<f32, SparsityError
     if kept == scores.len() {
         return Ok(f32::NEG_INFINITY);
     }
-    Ok(cut(scores, kept).score)
-}
-
-/// Scores above a threshold.
-fn above(scores: &[f32], threshold: f32, active: &mut [usize]) -> usize {
-    let mut n = 0;
-    let (eights, _) = scores.as_chunks::<8>();
-    for (e, eight) in eights.iter().enumerate() {
-        // Most have none, and a vector's comparison says so.
-        let any = eight
-            .iter()
-            .fold(false, |any, x| any | is_above(*x, threshold));
-        if any {
-            n = append(eight, 8 * e, threshold, active, n);
-        }
-    }
-    let start = eights.len() * 8;
-    append(&scores[start..], start, threshold, active, n)
-}
-
-/// Adds the neurons from `first` on whose scores are above a threshold to the `n` that are there.
-#[inline(always)]
-fn append(
-    scores: &[f32],
-    first: usize,
-    threshold: f32,
-    active: &mut [usize],
-    mut n: usize,
-) -> usize {
-    for (i, score) in scores.iter().enumerate() {
-        // Without a branch: the place is overwritten if the neuron is not selected.
-        active[n] = first + i;
-        n += usize::from(is_above(*score, threshold));
-    }
-    n
-}
-
-/// Whether a score is above a threshold, or not a number.
-fn is_above(score: f32, threshold: f32) -> bool {
-    (score > threshold) | score.is_nan()
+    Ok(cut(table.score_scan(), scores, kept).score)
 }
 
 /// The `k` highest scores.
-fn highest(scores: &[f32], k: usize, active: &mut [usize]) -> usize {
+fn highest(scan: &ScoreScan, scores: &[f32], k: usize, active: &mut [usize]) -> usize {
     if k >= scores.len() {
         for (i, place) in active.iter_mut().enumerate() {
             *place = i;
         }
         return scores.len();
     }
-    let cut = cut(scores, k);
+    let cut = cut(scan, scores, k);
     let mut n_equal = cut.n_equal;
     if n_equal == 0 {
-        return above(scores, cut.score, active).min(k);
+        return scan.list_above(scores, cut.score, active).min(k);
     }
     let mut n = 0;
     for (i, score) in scores.iter().enumerate() {
@@ -121,7 +93,7 @@ fn highest(scores: &[f32], k: usize, active: &mut [usize]) -> usize {
         let is_equal = *score == cut.score && n_equal > 0;
         n_equal -= usize::from(is_equal);
         active[n] = i;
-        n += usize::from(is_above(*score, cut.score) || is_equal);
+        n += usize::from((*score > cut.score) | score.is_nan() | is_equal);
         if n == k {
             break;
         }
@@ -141,9 +113,13 @@ struct Cut {
 const VALUE_PASSES: usize = 16;
 
 /// Finds a cut of the `k` highest, `k` from 1 to below the number of scores, by narrowing a range: every pass counts scores
-/// above a value, which compilers make vectors of, and the first that finds exactly `k` ends it.
-fn cut(scores: &[f32], k: usize) -> Cut {
-    let n_nan = scores.iter().map(|x| u32::from(x.is_nan())).sum::<u32>() as usize;
+/// above a value, and the first that finds exactly `k` ends it.
+fn cut(scan: &ScoreScan, scores: &[f32], k: usize) -> Cut {
+    let ScoreRange {
+        lowest,
+        highest,
+        n_nan,
+    } = scan.range(scores);
     if k <= n_nan {
         // Nothing but those, the first of them.
         return Cut {
@@ -152,60 +128,50 @@ fn cut(scores: &[f32], k: usize) -> Cut {
         };
     }
     let k = k - n_nan;
-    let count = |cut: f32| -> usize {
-        let above = scores.iter().map(|x| u32::from(*x > cut));
-        above.sum::<u32>() as usize
-    };
-    let [lowest, highest] = range(scores);
-    // Above `low` are more than k, but for its first value; above `high` fewer.
+    let n = scores.len() - n_nan;
+    // Above `low` are more than k, but for its first value; above `high` fewer. Deviations as if scores were normally distributed.
     let (mut low, mut high) = (key(lowest).saturating_sub(1), key(highest));
-    let (mut n_low, mut n_high) = (scores.len() - n_nan, 0);
+    let wanted = deviation(k, n);
+    let (mut to_low, mut to_high) = (wanted - deviation(n, n), deviation(0, n) - wanted);
+    let mut was_low = None;
     for pass in 0.. {
         if high - low <= 1 {
             break;
         }
-        // Where k would be if scores were spread evenly, or the middle, in turn.
-        let share = match pass % 2 {
-            0 => (n_low - k) as f32 / (n_low - n_high).max(1) as f32,
-            _ => 0.5,
-        };
+        let share = to_low / (to_low + to_high);
         let middle = match pass < VALUE_PASSES {
             true => key(score_of(low) * (1.0 - share) + score_of(high) * share),
             false => low + (high - low) / 2,
         };
         let middle = middle.clamp(low + 1, high - 1);
         let score = score_of(middle);
-        match count(score) {
-            n if n == k => return Cut { score, n_equal: 0 },
-            n if n > k => (low, n_low) = (middle, n),
-            n => (high, n_high) = (middle, n),
+        let found = scan.count_above(scores, score);
+        let is_low = match found.cmp(&k) {
+            Ordering::Equal => return Cut { score, n_equal: 0 },
+            Ordering::Greater => true,
+            Ordering::Less => false,
+        };
+        // An end that stays twice counts half, or the other would come closer in ever smaller steps.
+        let stays = if was_low == Some(is_low) { 0.5 } else { 1.0 };
+        if is_low {
+            (low, to_low) = (middle, wanted - deviation(found, n));
+            to_high *= stays;
+        } else {
+            (high, to_high) = (middle, deviation(found, n) - wanted);
+            to_low *= stays;
         }
+        was_low = Some(is_low);
     }
     let score = score_of(high);
     Cut {
         score,
-        n_equal: k - count(score),
+        n_equal: k - scan.count_above(scores, score),
     }
 }
 
-/// The lowest and the highest score; in lanes, so that compilers make vectors of it.
-fn range(scores: &[f32]) -> [f32; 2] {
-    const LANES: usize = 16;
-    let (mut lows, mut highs) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES]);
-    let (chunks, rest) = scores.as_chunks::<LANES>();
-    for chunk in chunks {
-        for ((x, low), high) in chunk.iter().zip(&mut lows).zip(&mut highs) {
-            *low = if *x < *low { *x } else { *low };
-            *high = if *x > *high { *x } else { *high };
-        }
-    }
-    let all = || rest.iter().chain(&lows).chain(&highs);
-    let low = all().fold(f32::INFINITY, |low, x| if *x < low { *x } else { low });
-    let high = all().fold(
-        f32::NEG_INFINITY,
-        |high, x| if *x > high { *x } else { high },
-    );
-    [low, high]
+/// About how far above the rest the highest `k` of `n` scores begin, in a scale that grows as normal deviations do.
+fn deviation(k: usize, n: usize) -> f32 {
+    libm::sqrtf(libm::logf((n + 1) as f32 / (k as f32 + 0.5)))
 }
 
 /// Ordered as scores are, with everything that is not a number above them, and one zero.
@@ -238,8 +204,26 @@ mod tests {
     extern crate std;
 
     use super::*;
+    use crate::kernels::CpuFeatures;
     use std::vec;
     use std::vec::Vec;
+
+    fn best() -> &'static KernelTable {
+        KernelTable::best(CpuFeatures::detect())
+    }
+
+    /// What every table selects.
+    fn select(config: &SparsityConfig, scores: &[f32]) -> Vec<usize> {
+        let mut lists = KernelTable::available(CpuFeatures::detect()).map(|table| {
+            let mut active = vec![0; scores.len()];
+            let n = config.select(table, scores, None, &mut active).unwrap();
+            active.truncate(n);
+            active
+        });
+        let first = lists.next().unwrap();
+        assert!(lists.all(|list| list == first), "{config:?}: tables differ");
+        first
+    }
 
     fn random(n: usize, mut seed: u64) -> Vec<f32> {
         let mut next = || {
@@ -267,9 +251,8 @@ mod tests {
                 order.sort_by(|&a, &b| scores[b].partial_cmp(&scores[a]).unwrap());
                 order.truncate(k);
                 order.sort_unstable();
-                let mut active = vec![0; n];
-                let found = SparsityConfig::with_top_k(k).select(&scores, None, &mut active);
-                assert_eq!(&active[..found.unwrap()], order, "{n} {k}");
+                let found = select(&SparsityConfig::with_top_k(k), &scores);
+                assert_eq!(found, order, "{n} {k}");
             }
         }
     }
@@ -277,24 +260,41 @@ mod tests {
     #[test]
     fn not_a_number_is_selected_first() {
         let scores = [1.0, f32::NAN, f32::INFINITY, -f32::NAN, 2.0];
-        let mut active = [0; 5];
-        let top = SparsityConfig::with_top_k(3);
-        assert_eq!(top.select(&scores, None, &mut active), Ok(3));
-        assert_eq!(active[..3], [1, 2, 3]);
+        assert_eq!(select(&SparsityConfig::with_top_k(3), &scores), [1, 2, 3]);
+        assert_eq!(select(&SparsityConfig::with_top_k(1), &scores), [1]);
         let above = SparsityConfig::with_threshold(1.5);
-        assert_eq!(above.select(&scores, None, &mut active), Ok(4));
-        assert_eq!(active[..4], [1, 2, 3, 4]);
+        assert_eq!(select(&above, &scores), [1, 2, 3, 4]);
+        let mut many = random(100, 5);
+        many.iter_mut().step_by(3).for_each(|x| *x = f32::NAN);
+        let expected: Vec<usize> = (0..100).step_by(3).take(20).collect();
+        assert_eq!(select(&SparsityConfig::with_top_k(20), &many), expected);
+    }
+
+    #[test]
+    fn infinities_and_scores_that_are_all_equal_have_a_cut() {
+        let mut scores = vec![f32::NEG_INFINITY; 40];
+        scores[33] = f32::INFINITY;
+        scores[7] = f32::MAX;
+        scores[20] = f32::MIN;
+        let top = |k| select(&SparsityConfig::with_top_k(k), &scores);
+        assert_eq!(top(1), [33]);
+        assert_eq!(top(2), [7, 33]);
+        assert_eq!(top(3), [7, 20, 33]);
+        assert_eq!(top(5), [0, 1, 7, 20, 33]);
+        let equal = [0.0, -0.0].repeat(20);
+        let first = select(&SparsityConfig::with_top_k(17), &equal);
+        assert_eq!(first, (0..17).collect::<Vec<_>>());
     }
 
     #[test]
     fn a_threshold_is_strict_and_targets_are_met() {
         let scores = random(1000, 3);
-        let mut active = vec![0; 1000];
+        let (table, mut active) = (best(), vec![0; 1000]);
         let strict = SparsityConfig::with_threshold(0.5);
-        assert_eq!(strict.select(&[0.5, 0.6], None, &mut active[..2]), Ok(1));
+        assert_eq!(select(&strict, &[0.5, 0.6]), [1]);
         for target in [0.0, 0.1, 0.5, 0.9, 0.95, 1.0] {
             let config = SparsityConfig::with_target_sparsity(target);
-            let n = config.select(&scores, None, &mut active).unwrap();
+            let n = config.select(table, &scores, None, &mut active).unwrap();
             assert!(
                 (n as f32 / 1000.0 - (1.0 - target)).abs() < 0.002,
                 "{target}: {n}"
@@ -304,12 +304,14 @@ mod tests {
                 ..config
             };
             assert_eq!(
-                fixed.select(&scores, None, &mut active),
+                fixed.select(table, &scores, None, &mut active),
                 Err(SparsityError::NotCalibrated)
             );
-            let threshold = threshold_for(&scores, target).unwrap();
+            let threshold = threshold_for(table, &scores, target).unwrap();
             let other = random(1000, 4);
-            let n = fixed.select(&other, Some(threshold), &mut active).unwrap();
+            let n = fixed
+                .select(table, &other, Some(threshold), &mut active)
+                .unwrap();
             assert!(
                 (n as f32 / 1000.0 - (1.0 - target)).abs() < 0.04,
                 "{target}: {n}"

@@ -1,5 +1,6 @@
 //! The two-layer network with weights of its own.
 
+use super::aligned::AlignedFloats;
 use super::error::{InferenceError, SparseResult};
 use super::matrix::DenseMatrix;
 use sluice_core::kernels::{CpuFeatures, KernelTable};
@@ -27,8 +28,8 @@ pub trait FeedForward: Send + Sync {
 #[derive(Clone, Debug)]
 pub struct SparseFfn {
     dims: FfnDims,
-    w1: Vec<f32>,
-    w2_t: Vec<f32>,
+    w1: AlignedFloats,
+    w2_t: AlignedFloats,
     b1: Vec<f32>,
     b2: Vec<f32>,
     activation: ActivationType,
@@ -86,8 +87,8 @@ impl SparseFfn {
                 hidden,
                 output,
             },
-            w1: w1.into_vec(),
-            w2_t: w2.transposed().into_vec(),
+            w1: AlignedFloats::new(&w1.into_vec()),
+            w2_t: AlignedFloats::new(&w2.transposed().into_vec()),
             b1,
             b2,
             activation,

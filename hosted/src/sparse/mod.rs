@@ -17,6 +17,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod aligned;
 mod backend;
 mod cache;
 mod cached;

@@ -266,7 +266,9 @@ impl NeuronPredictor for LowRankPredictor {
             sums,
             ..
         } = &mut *work;
-        let n = self.config.select(scores, self.threshold, active);
+        let n = self
+            .config
+            .select(self.scorer.table, scores, self.threshold, active);
         let n = n.map_err(PredictorFault::from)?;
         sums.predictions += 1;
         sums.active += n;
@@ -315,7 +317,8 @@ impl NeuronPredictor for LowRankPredictor {
                 scorer.scores(sample, work)?;
                 all.extend_from_slice(&work.scores);
             }
-            threshold = Some(threshold_for(&all, target).map_err(PredictorFault::from)?);
+            let found = threshold_for(scorer.table, &all, target).map_err(PredictorFault::from)?;
+            threshold = Some(found);
         }
         // Nothing fails from here on: all changes, or none.
         (self.scorer, self.threshold) = (scorer, threshold);

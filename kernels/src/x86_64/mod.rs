@@ -26,3 +26,4 @@ pub(crate) mod fma3;
 pub(crate) mod frame;
 pub(crate) mod probe;
 mod scales;
+pub(crate) mod score_scan;
