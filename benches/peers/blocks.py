@@ -38,6 +38,8 @@ TARGETS = {
     4: [-8.8, -8.5, -8.2, -7.9, -7.6, -7.2, 6.8, 7.2, 7.6],
     8: [-128.0, -127.0, -126.0],
 }
+# IQ4_NL's values, and its targets for the number of largest magnitude.
+NONLINEAR = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
 CLIPS = [0.85, 0.90, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995, 1.0]
 
 
@@ -51,6 +53,26 @@ def symmetric(x, bits):
         return np.clip(np.rint(x / np.where(d == 0, 1, d)[:, None]), -half, half - 1)
 
     for target in TARGETS[bits]:
+        q = codes(largest / np.float32(target))
+        xq, qq = (x * q).sum(1), (q * q).sum(1)
+        s = xq / np.maximum(qq, 1e-30)
+        better = s * xq > best
+        best, scale = np.where(better, s * xq, best), np.where(better, s, scale)
+    d = scale.astype(np.float16).astype(np.float32)
+    return codes(d) * d[:, None]
+
+
+def nonlinear(x):
+    """Blocks (n, 32) in IQ4_NL's values with the fp16 scale of the least squared error of a search."""
+    values = np.array(NONLINEAR, np.float32)
+    edges = (values[1:] + values[:-1]) / 2
+    largest = np.take_along_axis(x, np.abs(x).argmax(1)[:, None], 1)[:, 0]
+    best, scale = np.full(len(x), -1.0, np.float32), np.zeros(len(x), np.float32)
+
+    def codes(d):
+        return values[np.searchsorted(edges, x / np.where(d == 0, 1, d)[:, None])]
+
+    for target in [*range(-148, -100, 6), *range(95, 131, 6)]:
         q = codes(largest / np.float32(target))
         xq, qq = (x * q).sum(1), (q * q).sum(1)
         s = xq / np.maximum(qq, 1e-30)
@@ -93,7 +115,7 @@ def mixed(x, size, bits):
     return out.reshape(x.shape), np.array(choices)[chosen].mean() + overhead
 
 
-def with_outliers(x, bits, by_deviation):
+def with_outliers(x, bits, by_deviation, encode=symmetric):
     """Blocks of `bits` bits with up to 0.5% of each row's weights apart."""
     distance = np.abs(x - x.mean(1, keepdims=True))
     n = max(int(x.shape[1] * 0.005), 1)
@@ -101,7 +123,7 @@ def with_outliers(x, bits, by_deviation):
     if by_deviation:
         apart &= distance > 3.5 * x.std(1, keepdims=True)
     rest = np.where(apart, 0, x).astype(np.float32)
-    y = symmetric(rest.reshape(-1, 32), bits).reshape(x.shape)
+    y = encode(rest.reshape(-1, 32), bits).reshape(x.shape)
     y = np.where(apart, x.astype(np.float16).astype(np.float32), y)
     return y, bits + 0.5 + 32 * apart.mean()
 
@@ -114,6 +136,7 @@ def schemes():
         yield f"{bits} bits, outliers: largest 0.5%", lambda x, b=bits: with_outliers(x, b, False)
         yield f"mixed blocks of 32, {size}", lambda x, s=size: mixed(x, 32, s)
         yield f"mixed blocks of 128, {size}", lambda x, s=size: mixed(x, 128, s)
+    yield "IQ4_NL's values, outliers: largest 0.5%", lambda x: with_outliers(x, 4, False, lambda x, _: nonlinear(x))
 
 
 class Bench:
@@ -189,6 +212,8 @@ def main():
         bench.ours(ty, ("--pure", [ty]))
     for ty, values in (("LANE3", "LANE5"), ("LANE3", "LANE7"), ("IQ4_NL", "LANE7"), ("IQ4_NL", "Q8_0")):
         bench.ours(f"{ty}, values in {values}", ("--pure", "--tensor-type", f"attn_v={values}", [ty]))
+    for bits in (3.62, 4.62):
+        bench.ours(f"chosen by tensor, {bits}", ("--bits-per-weight", str(bits), []))
     for name, scheme in schemes():
         bench.theirs(name, scheme)
 

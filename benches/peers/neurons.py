@@ -54,8 +54,9 @@ def matrices(shape):
     n_embd, q, kv = shape["n_embd"], shape["n_head"] * shape["head"], shape["n_kv"] * shape["head"]
     n, n_ff = max(shape["n_expert"], 1), shape["n_ff"]
     suffix = "_exps" if shape["n_expert"] else ""
-    yield "token_embd.weight", N_VOCAB, n_embd, 1
-    for i in range(N_LAYER):
+    n_vocab = shape.get("n_vocab", N_VOCAB)
+    yield "token_embd.weight", n_vocab, n_embd, 1
+    for i in range(shape.get("n_layer", N_LAYER)):
         p = f"blk.{i}."
         yield p + "attn_norm.weight", n_embd, 0, 1
         yield p + "attn_q.weight", q, n_embd, 1
@@ -69,7 +70,7 @@ def matrices(shape):
         yield p + f"ffn_up{suffix}.weight", n_ff, n_embd, n
         yield p + f"ffn_down{suffix}.weight", n_embd, n_ff, n
     yield "output_norm.weight", n_embd, 0, 1
-    yield "output.weight", N_VOCAB, n_embd, 1
+    yield "output.weight", n_vocab, n_embd, 1
 
 
 def write(path, shape):
@@ -81,7 +82,7 @@ def write(path, shape):
     writer.add_name(f"random {path.stem}")
     writer.add_context_length(N_CTX)
     writer.add_embedding_length(shape["n_embd"])
-    writer.add_block_count(N_LAYER)
+    writer.add_block_count(shape.get("n_layer", N_LAYER))
     writer.add_feed_forward_length(shape["n_ff"])
     writer.add_head_count(shape["n_head"])
     writer.add_head_count_kv(shape["n_kv"])
@@ -89,14 +90,14 @@ def write(path, shape):
     writer.add_value_length(shape["head"])
     writer.add_rope_dimension_count(shape["head"])
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(N_VOCAB)
+    writer.add_vocab_size(shape.get("n_vocab", N_VOCAB))
     if shape["n_expert"]:
         writer.add_expert_count(shape["n_expert"])
         writer.add_expert_used_count(shape["n_used"])
     writer.add_string("llama.activation", "fatrelu")
     writer.add_float32("llama.activation_threshold", shape["threshold"])
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_0)
-    vocabulary(writer)
+    vocabulary(writer, shape.get("n_vocab", N_VOCAB))
     for name, n_rows, n_cols, n in matrices(shape):
         if not n_cols:
             writer.add_tensor(name, np.ones(n_rows, dtype=np.float32))
@@ -116,12 +117,12 @@ def write(path, shape):
     writer.close()
 
 
-def vocabulary(writer):
+def vocabulary(writer, n_vocab):
     """Tokens of one byte, then numbers."""
     kinds = gguf.TokenType
     tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
     types = [kinds.UNKNOWN, kinds.CONTROL, kinds.CONTROL] + [kinds.BYTE] * 256
-    more = N_VOCAB - len(tokens)
+    more = n_vocab - len(tokens)
     tokens += [f"\u2581{i}" for i in range(more)]
     writer.add_tokenizer_model("llama")
     writer.add_token_list(tokens)
