@@ -1,8 +1,8 @@
 """ASDSL's outliers and mixed blocks against our types at equal bytes: perplexity and divergence of a small model.
 
 Each scheme rounds all matrices of the model; the rounded weights are put into an F32 copy of the file, so that every row of the
-table differs in its weights alone. Ours: `sluice quantize --pure TYPE`, also
-with another type for the values (attn_v), and back to F32.
+table differs in its weights alone. Ours: `sluice quantize --pure TYPE`, also with another type
+for the values (attn_v), or with types chosen by tensor at the bits that outliers take, and back to F32.
 
 * outliers: weights beyond 3.5 standard deviations of their row, 0.5% of them at most, or simply the largest 0.5%, are stored apart
   (fp16 and a column of 16 bits, sorted by row) and are 0 in blocks of 3 or 4 bits with the best scale;
@@ -212,6 +212,10 @@ def main():
         bench.ours(ty, ("--pure", [ty]))
     for ty, values in (("LANE3", "LANE5"), ("LANE3", "LANE7"), ("IQ4_NL", "LANE7"), ("IQ4_NL", "Q8_0")):
         bench.ours(f"{ty}, values in {values}", ("--pure", "--tensor-type", f"attn_v={values}", [ty]))
+    for down in ("Q3_K", "IQ3_S"):
+        # Rows of down are a multiple of 256, as the others' are not.
+        types = ("--tensor-type", "attn_v=LANE7", "--tensor-type", f"ffn_down={down}")
+        bench.ours(f"LANE3, values in LANE7, down in {down}", ("--pure", *types, ["LANE3"]))
     for bits in (3.62, 4.62):
         bench.ours(f"chosen by tensor, {bits}", ("--bits-per-weight", str(bits), []))
     for name, scheme in schemes():
