@@ -15,9 +15,9 @@ use crate::x86_64::score_scan as x86;
 /// Between which values scores lie.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScoreRange {
-    /// The lowest score, infinity if there is none. Zero has either sign.
+    /// The lowest score; infinity without scores. Zero has either sign.
     pub lowest: f32,
-    /// The highest score, negative infinity if there is none. Zero has either sign.
+    /// The highest score; negative infinity without scores. Zero has either sign.
     pub highest: f32,
     /// Scores that are not numbers.
     pub n_nan: usize,
