@@ -382,3 +382,26 @@ fn the_page_has_the_tables() {
         "if this is intended, put it into docs/train.md:\n{tables}"
     );
 }
+
+/// The examples of three tools are one run, and avxLLM's quick start is read.
+#[test]
+fn the_examples_are_read() {
+    let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/train"));
+    let load = |name: &str| SftConfig::load(Some(&folder.join(name)), &[]).expect(name);
+    let ours = load("sft.yaml");
+    let shown = |config: &SftConfig| {
+        let values = config.all.iter().filter(|(key, _)| *key != "dataset");
+        format!("{:?}", values.collect::<Vec<_>>())
+    };
+    for name in ["axolotl.yaml", "llama_factory.yaml"] {
+        assert_eq!(shown(&load(name)), shown(&ours), "{name}");
+    }
+    let quick = load("quickstart.json");
+    assert_eq!(
+        quick.model.output_dir,
+        PathBuf::from("adapters/quickstart-trained")
+    );
+    assert_eq!(quick.data.files[0].text_field.as_deref(), Some("text"));
+    assert_eq!(quick.optimizer.learning_rate.to_bits(), 5e-5_f64.to_bits());
+    assert_eq!((quick.lora.r, quick.data.max_length), (8, 256));
+}
