@@ -3,7 +3,7 @@
 //! - A text is learned as a whole, a prompt with its completion from the completion on; both end with the vocabulary's
 //!   token for it.
 //! - Of a conversation the assistant's turns are learned, with the tokens that end them: what the template puts between
-//!   `{% generation %}` and `{% endgeneration %}`, or, without such marks, what growing renderings add ([`turns`]).
+//!   `{% generation %}` and `{% endgeneration %}`, or, without such marks, what growing renderings add (`turns`).
 
 mod spans;
 mod turns;
