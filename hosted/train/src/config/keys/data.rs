@@ -16,7 +16,7 @@ pub(super) const DATA: &[ConfigKey] = &[
             "data_path",
             "train_dataset",
         ],
-        "Set the files of rows: .jsonl, .json, .csv, .tsv, or a folder with train.jsonl and valid.jsonl",
+        "Set the rows: .jsonl, .json, .csv or .tsv files, or a folder",
     ),
     key_of(
         "eval_dataset",
@@ -91,7 +91,7 @@ pub(super) const DATA: &[ConfigKey] = &[
             "max_seq_length",
             "model_max_length",
         ],
-        "Cut rows to this number of tokens, keeping their beginning",
+        "Cut rows to this number of tokens",
     ),
     key_of(
         "truncation_mode",

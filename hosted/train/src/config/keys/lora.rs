@@ -30,7 +30,7 @@ pub(super) const LORA: &[ConfigKey] = &[
         TextOrTexts,
         "all-linear",
         &["lora_target_modules", "lora_target"],
-        "Set the adapted matrices: names, a regular expression for the whole name, or all-linear",
+        "Set the adapted matrices: names, or a pattern",
     ),
     key_of(
         "layers_to_transform",

@@ -121,7 +121,7 @@ pub(super) const OPTIMIZER: &[ConfigKey] = &[
         Int(0, i64::MAX),
         "42",
         &[],
-        "Set the seed of initial weights, dropout and the order of rows",
+        "Set the seed of weights, dropout and the order of rows",
     ),
     key_of(
         "data_seed",

@@ -110,7 +110,7 @@ pub(super) const OUTPUT: &[ConfigKey] = &[
         Path,
         "null",
         &["resume"],
-        "Continue from this checkpoint; auto is the last one in the output folder, if there is one",
+        "Continue from this checkpoint; auto is the last one",
     ),
     key_of(
         "overwrite_output_dir",
