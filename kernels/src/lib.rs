@@ -19,6 +19,7 @@ compile_error!(
 pub mod activation;
 mod args;
 pub mod attention;
+pub mod backward;
 pub mod blocks;
 pub mod bytes;
 pub mod contract;

@@ -361,27 +361,45 @@ impl PanelLayout {
         self.unpack_group_lane(self.n_cols, lane, band, gguf_row);
     }
 
+    /// Whole blocks of row `row`, as GGUF has them: the columns `cols`, in `buffer` if they are in a panel.
+    ///
+    /// # Panics
+    /// If the row or the columns are out of range, or `buffer` is too small.
+    pub(crate) fn gguf_columns<'p>(
+        &self,
+        row: usize,
+        cols: Range<usize>,
+        panels: &'p [u8],
+        buffer: &'p mut [u8],
+    ) -> &'p [u8] {
+        assert!(row < self.n_rows && self.form == Form::Panels);
+        let ty = self.ty.ggml();
+        let (first, n) = (cols.start / ty.block_len(), cols.len() / ty.block_len());
+        if row >= self.tail_start() {
+            return &self.tail_row(row, panels)[first * ty.block_bytes()..][..n * ty.block_bytes()];
+        }
+        let panel = &panels[self.offset(row)..][..self.panel_bytes];
+        let bytes = &mut buffer[..n * ty.block_bytes()];
+        with_format!(self.ty, Format => {
+            for (index, block) in (first..).zip(bytes.chunks_exact_mut(ty.block_bytes())) {
+                Format::unpack_block(panel, self.n_cols, row % PANEL_ROWS, index, block);
+            }
+        });
+        bytes
+    }
+
     /// The values of matrix row `row`, dequantised from the whole matrix (`out`: n_cols). This is
     /// how a tied output layer serves as the embedding.
     ///
     /// # Panics
     /// If `row` is out of range or a slice's size does not match the layout.
     pub fn dequantize_row(&self, row: usize, panels: &[u8], out: &mut [f32]) {
-        assert!(row < self.n_rows && self.form == Form::Panels);
         assert_eq!(out.len(), self.n_cols);
-        let ty = self.ty.ggml();
-        if row >= self.tail_start() {
-            blocks::dequantize_row(ty, self.tail_row(row, panels), out);
-            return;
+        let mut buffer = [0u8; GROUP * size_of::<f32>()];
+        for (first, out) in (0..).step_by(GROUP).zip(out.chunks_mut(GROUP)) {
+            let cols = first..first + out.len();
+            let row = self.gguf_columns(row, cols, panels, &mut buffer);
+            blocks::dequantize_row(self.ty.ggml(), row, out);
         }
-        let panel = &panels[self.offset(row)..][..self.panel_bytes];
-        let mut buffer = [0u8; 256];
-        let block = &mut buffer[..ty.block_bytes()];
-        with_format!(self.ty, Format => {
-            for (index, out) in out.chunks_exact_mut(ty.block_len()).enumerate() {
-                Format::unpack_block(panel, self.n_cols, row % PANEL_ROWS, index, block);
-                blocks::dequantize_block(ty, block, out);
-            }
-        });
     }
 }

@@ -17,6 +17,7 @@
 )]
 
 pub(crate) mod attention;
+pub(crate) mod backward;
 pub(crate) mod lora;
 pub(crate) mod neurons;
 #[cfg(test)]

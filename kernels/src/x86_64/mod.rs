@@ -21,6 +21,7 @@ macro_rules! instructions {
 pub(crate) mod amx;
 pub(crate) mod avx2;
 pub(crate) mod avx512;
+pub(crate) mod backward;
 pub(crate) mod float_rows;
 pub(crate) mod fma3;
 pub(crate) mod frame;

@@ -15,7 +15,7 @@ use core::arch::x86_64::*;
 attention_functions!(Avx2, "avx2,fma,f16c");
 
 #[derive(Clone, Copy)]
-pub(super) struct Avx2;
+pub(in crate::x86_64) struct Avx2;
 
 impl Vector for Avx2 {
     type F = __m256;

@@ -88,14 +88,14 @@ impl Elements<Avx512> for NativeBf16 {
 
 #[target_feature(enable = "avx512f,avx512bf16")]
 #[inline]
-fn bf16_step(a: __m512i, b: __m512i, c: __m512) -> __m512 {
+pub(in crate::x86_64) fn bf16_step(a: __m512i, b: __m512i, c: __m512) -> __m512 {
     let (a, b) = (Pairs { ints: a }, Pairs { ints: b });
     // SAFETY: both kinds of vectors are plain bits.
     unsafe { _mm512_dpbf16_ps(c, a.pairs, b.pairs) }
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Avx512;
+pub(in crate::x86_64) struct Avx512;
 
 impl Vector for Avx512 {
     type F = __m512;

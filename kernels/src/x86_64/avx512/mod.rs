@@ -34,7 +34,7 @@ mod tile;
 #[cfg(test)]
 pub(crate) use block::matmul_split_otherwise as block_matmul_split_otherwise;
 pub(crate) use block::{kind as block_kind, matmul as block_matmul};
-pub(crate) use float::{bf16_matmul, matmul as float_matmul};
+pub(crate) use float::{bf16_matmul, bf16_serves, matmul as float_matmul};
 pub(crate) use products::Product;
 #[cfg(test)]
 pub(crate) use super_block::matmul_split_otherwise as super_block_matmul_split_otherwise;
