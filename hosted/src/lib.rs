@@ -57,4 +57,5 @@ pub mod sparse;
 mod sparse_modes;
 pub mod speculate;
 pub mod team;
+pub mod training;
 pub mod vocabulary;

@@ -180,6 +180,7 @@ impl Engine<'_> {
                 None => Unit::Neuron,
             },
             shows_choices: observes(|observer| observer.sees_choices()),
+            shows_products: observes(|observer| observer.sees_products()),
         }
     }
 

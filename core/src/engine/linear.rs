@@ -198,6 +198,9 @@ impl<'a> Linear<'a> {
                 Some((up, site)) => self.multiply(pass, rank, up, site, &up_tile, selection),
                 None => self.fill_up(pass, gated, &up_tile),
             }
+            if pass.asked.shows_products {
+                self.show_products(pass, &gate, gated.up.and(Some(&up_tile)));
+            }
             return self.gate(pass, rank, gated, &gate, &up_tile);
         }
         let tile = Tile {
@@ -208,6 +211,9 @@ impl<'a> Linear<'a> {
         match &self.columns {
             Some(columns) => self.multiply_columns(pass, rank, columns, &tile),
             None => self.multiply(pass, rank, &self.weight, self.site, &tile, None),
+        }
+        if pass.asked.shows_products {
+            self.show_products(pass, &tile, None);
         }
         for (i, token) in tile.tokens.clone().enumerate() {
             if i + ROWS_AHEAD < tile.tokens.len() {

@@ -16,6 +16,7 @@
 
 mod activate;
 mod adapt;
+pub mod backward;
 mod batch;
 mod blocks;
 mod check;
@@ -44,7 +45,8 @@ pub use plan::EnginePlan;
 pub use sites::{
     Adapter, AdapterEmbedding, AdapterError, AdapterPair, Approximation, Blend, BlendPart,
     CLUSTER_NEURONS, ExpertPart, ExpertSource, ExpertWeights, Loan, NeededExperts, NeuronChoice,
-    NeuronRule, NeuronSignal, Observer, Selector, SiteInput, Sparse, StepOptions, Unit,
+    NeuronRule, NeuronSignal, Observer, Selector, SiteInput, SiteProduct, Sparse, StepOptions,
+    Unit,
 };
 pub use step::{Engine, Step, Worker};
 

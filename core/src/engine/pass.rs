@@ -10,7 +10,7 @@ use super::sites::{StepOptions, Unit};
 use super::stream::StreamRoom;
 use crate::kernels::KernelTable;
 use crate::kernels::activation::{ActivationKinds, ActivationLayout};
-use crate::kernels::contract::{GROUP, double};
+use crate::kernels::contract::GROUP;
 use crate::kernels::hadamard::hadamard;
 use crate::kernels::table::{Activations, Quantize, RopeArgs};
 use crate::memory::{MemoryError, Shared};
@@ -179,6 +179,8 @@ pub(super) struct Asked {
     pub(super) unit: Unit,
     /// [`super::Observer::sees_choices`].
     pub(super) shows_choices: bool,
+    /// [`super::Observer::sees_products`].
+    pub(super) shows_products: bool,
 }
 
 /// Entries of a batch that want outputs. Entries that want logits are the first of them.
@@ -222,6 +224,26 @@ pub(super) unsafe fn activations<'a>(
         layout: *layout,
         // SAFETY: by the caller.
         bytes: unsafe { rows.read(0..n * layout.row_bytes()) },
+    }
+}
+
+/// What follows the embedding of a token: its scale, the embeddings of its position and type, a norm.
+pub(super) fn finish_embedding(
+    model: &ModelWeights<'_>,
+    table: &KernelTable,
+    position: usize,
+    x: &mut [f32],
+    room: &mut [f32],
+) {
+    let config = model.config();
+    #[expect(clippy::float_cmp, reason = "1 is a setting, not a result")]
+    if config.embedding_scale != 1.0 {
+        x.iter_mut().for_each(|x| *x *= config.embedding_scale);
+    }
+    model.embed_place(position, x, room);
+    if let Some(norm) = model.embedding_norm() {
+        norm.apply(table, x, config.norm_eps, room);
+        x.copy_from_slice(room);
     }
 }
 
@@ -273,20 +295,12 @@ impl<'s> Pass<'s> {
 
     /// Computes the input of entry `entry`: the embedding of its token, with all additions to it (n_embd).
     pub(super) fn embed(&self, rank: usize, entry: usize, x: &mut [f32]) {
-        let (model, scale) = (self.model, self.config().embedding_scale);
-        model.embed(self.batch[entry].token, x);
+        self.model.embed(self.batch[entry].token, x);
         self.add_embedding(rank, entry, x);
-        #[expect(clippy::float_cmp, reason = "1 is a setting, not a result")]
-        if scale != 1.0 {
-            x.iter_mut().for_each(|x| *x *= scale);
-        }
         // SAFETY: this rank's own row, whose last use is over.
         let room = unsafe { self.common.norms.of(rank).write(0..x.len()) };
-        model.embed_place(self.batch[entry].position as usize, x, room);
-        if let Some(norm) = model.embedding_norm() {
-            self.norm(x, norm, room);
-            x.copy_from_slice(room);
-        }
+        let position = self.batch[entry].position as usize;
+        finish_embedding(self.model, self.table, position, x, room);
     }
 
     /// Quantises a whole row.
@@ -345,11 +359,7 @@ impl<'s> Pass<'s> {
 
     /// Multiplies the queries of entry `entry` by the factor for its position.
     pub(super) fn heat(&self, temperature: &QueryTemperature, entry: usize, queries: &mut [f32]) {
-        let steps = self.batch[entry].position as usize / temperature.length;
-        #[expect(clippy::cast_precision_loss, reason = "positions are below 2^32")]
-        let growth = f64::from(temperature.scale) * double::ln((steps + 1) as f64);
-        #[expect(clippy::cast_possible_truncation, reason = "rounded to f32")]
-        let factor = (1.0 + growth) as f32;
+        let factor = temperature.factor(self.batch[entry].position as usize);
         queries.iter_mut().for_each(|x| *x *= factor);
     }
 

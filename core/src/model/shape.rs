@@ -172,6 +172,18 @@ pub struct QueryTemperature {
     pub length: usize,
 }
 
+impl QueryTemperature {
+    /// The factor at a position.
+    pub(crate) fn factor(&self, position: usize) -> f32 {
+        let steps = position / self.length;
+        #[expect(clippy::cast_precision_loss, reason = "positions are below 2^32")]
+        let growth = f64::from(self.scale) * double::ln((steps + 1) as f64);
+        #[expect(clippy::cast_possible_truncation, reason = "rounded to f32")]
+        let factor = (1.0 + growth) as f32;
+        factor
+    }
+}
+
 /// A gated short convolution over the stream's channels (LFM2): `C · conv(B · X)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShortConv {

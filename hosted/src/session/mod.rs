@@ -30,6 +30,7 @@ use crate::sparse_modes::{SparseMode, SparsePlan};
 use crate::speculate::Speculation;
 use crate::team::Team;
 use core::fmt;
+use core::ops::Range;
 use core::time::Duration;
 use sluice_core::engine::{
     self, BatchEntry, Engine, EngineError, EnginePlan, Neurons, Outputs, Sparse, StepOptions,
@@ -254,6 +255,34 @@ impl Session {
         hooks: &StepHooks<'_>,
         read: impl FnOnce(&Outputs<'_>, Duration) -> R,
     ) -> Result<R, StepError> {
+        self.run_all_or(None, batch, hooks, read)
+    }
+
+    /// Runs some layers over the caller's residual stream, (entries, n_embd), as
+    /// [`Engine::step_layers`](sluice_core::engine::Engine::step_layers): the sequences are unchanged.
+    ///
+    /// # Errors
+    /// [`StepError`].
+    pub fn run_layers<R>(
+        &mut self,
+        layers: Range<usize>,
+        stream: &[f32],
+        batch: &[BatchEntry],
+        hooks: &StepHooks<'_>,
+        read: impl FnOnce(&Outputs<'_>) -> R,
+    ) -> Result<R, StepError> {
+        self.run_all_or(Some((layers, stream)), batch, hooks, |outputs, _| {
+            read(outputs)
+        })
+    }
+
+    fn run_all_or<R>(
+        &mut self,
+        layers: Option<(Range<usize>, &[f32])>,
+        batch: &[BatchEntry],
+        hooks: &StepHooks<'_>,
+        read: impl FnOnce(&Outputs<'_>, Duration) -> R,
+    ) -> Result<R, StepError> {
         let (team, prefetch) = (&self.team, self.pace.next(batch.len()));
         let own = self.adapter.as_ref().map(AdapterBlend::parts);
         let adapters = match hooks.adapters {
@@ -287,7 +316,11 @@ impl Session {
                 prefetch,
                 ..StepOptions::new(&wait, stop)
             };
-            let step = engine.step(batch, options).map_err(StepError::Engine)?;
+            let step = match layers {
+                Some((layers, stream)) => engine.step_layers(layers, stream, batch, options),
+                None => engine.step(batch, options),
+            };
+            let step = step.map_err(StepError::Engine)?;
             let outcome = workers.run(|rank| {
                 if let Some(worker) = step.join(rank) {
                     // `finish` returns why it stopped, the same for all ranks.

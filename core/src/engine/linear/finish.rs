@@ -4,7 +4,7 @@ use super::{Linear, Tile};
 use crate::engine::activate::activate;
 use crate::engine::epilogue::{Gated, HeadTarget, Heads};
 use crate::engine::pass::Pass;
-use crate::engine::sites::NeuronChoice;
+use crate::engine::sites::{NeuronChoice, SiteProduct};
 use crate::kernels::contract::GROUP;
 use crate::kernels::hadamard::hadamard;
 use crate::kernels::table::Quantize;
@@ -160,6 +160,27 @@ impl Linear<'_> {
             });
             for (x, _) in x.iter_mut().zip(is_chosen).filter(|(_, is)| !is) {
                 *x = 0.0;
+            }
+        }
+    }
+
+    /// Shows an observer the products of a tile, and of up's.
+    #[inline(never)]
+    pub(super) fn show_products(&self, pass: &Pass<'_>, tile: &Tile<'_>, up: Option<&Tile<'_>>) {
+        let Some(observer) = pass.options.observer else {
+            return;
+        };
+        let up = up.map(|up| (self.up_site(), up));
+        for (site, tile) in [(self.site, tile)].into_iter().chain(up) {
+            for (i, token) in tile.tokens.clone().enumerate() {
+                observer.sees_product(SiteProduct {
+                    layer: self.layer,
+                    site,
+                    expert: self.part,
+                    entry: pass.entry_of_row(self.entries, token),
+                    first: tile.rows.start,
+                    values: tile.row(i),
+                });
             }
         }
     }

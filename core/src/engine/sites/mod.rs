@@ -8,7 +8,7 @@ mod source;
 mod sparse;
 
 pub use adapter::{Adapter, AdapterEmbedding, AdapterError, AdapterPair, Blend, BlendPart};
-pub use observer::{NeuronChoice, Observer, SiteInput};
+pub use observer::{NeuronChoice, Observer, SiteInput, SiteProduct};
 pub use options::StepOptions;
 pub use selector::{Selector, Unit};
 pub use source::{CLUSTER_NEURONS, ExpertPart, ExpertSource, ExpertWeights, Loan, NeededExperts};

@@ -18,6 +18,23 @@ pub struct SiteInput<'a> {
     pub input: &'a [f32],
 }
 
+/// Some outputs of a linear layer for a row, with adapters and bias, before norms, rotations and activations.
+#[derive(Clone, Copy, Debug)]
+pub struct SiteProduct<'a> {
+    /// The layer; 0 for the output layer.
+    pub layer: usize,
+    /// The matrix.
+    pub site: Site,
+    /// The expert, where the matrix is one of experts.
+    pub expert: Option<u32>,
+    /// The entry of the batch.
+    pub entry: usize,
+    /// The first of the outputs.
+    pub first: usize,
+    /// The outputs from the first on.
+    pub values: &'a [f32],
+}
+
 /// Some neurons of a row of a network, and which of them are computed.
 #[derive(Clone, Copy, Debug)]
 pub struct NeuronChoice<'a> {
@@ -35,6 +52,15 @@ pub struct NeuronChoice<'a> {
 pub trait Observer: Sync {
     /// Called once for each row, from any worker, in any order.
     fn sees(&self, seen: SiteInput<'_>);
+
+    /// Called with the outputs of each matrix for each row, in pieces, from any worker, in any order, if
+    /// [`Self::sees_products`].
+    fn sees_product(&self, _product: SiteProduct<'_>) {}
+
+    /// Whether it is shown what linear layers compute; asked once a step.
+    fn sees_products(&self) -> bool {
+        false
+    }
 
     /// Called with the signals of some neurons of a row ([`NeuronSignal`](super::NeuronSignal)), from any worker, in any
     /// order, in steps that leave out neurons by a rule ([`Sparse::Approximate`](super::Sparse)).
