@@ -17,7 +17,9 @@ pub mod plan;
 mod row;
 mod run;
 pub mod schedule;
+mod sft;
 #[cfg(test)]
 mod test_vocabulary;
 
-pub use run::{PreparedRun, TrainError, run};
+pub use run::{PreparedRun, TrainError};
+pub use sft::train;

@@ -1,11 +1,18 @@
 //! A run: what is read before it, and the way to the loop.
 
+use crate::checkpoint::CheckpointError;
 use crate::config::{ConfigError, SftConfig};
 use crate::data::{DataError, Dataset, prepare};
+use crate::logs::LogError;
+use crate::optimizer::BadGradient;
 use crate::plan::DataPlan;
 use sluice::file::LoadMode;
-use sluice::model::OpenError;
+use sluice::host::isa::IsaError;
+use sluice::model::{LoadError, OpenError};
+use sluice::training::TrainingError;
 use sluice::vocabulary::VocabularyFile;
+use sluice_make::lora::LoraError;
+use std::io;
 use std::path::PathBuf;
 
 /// Why a run did not begin, or ended.
@@ -25,11 +32,52 @@ pub enum TrainError {
     /// The run was interrupted, after a checkpoint was written.
     #[error("interrupted; continue from {checkpoint}", checkpoint = checkpoint.display())]
     Interrupted { checkpoint: PathBuf },
-    /// This version reads a run, and does not train.
+    /// `target_modules` or a pattern names no matrix, or one that cannot be adapted.
+    #[error("{0}")]
+    Targets(String),
+    /// Threads could not be started.
+    #[error("no threads: {0}")]
+    Threads(#[source] io::Error),
+    /// The kernels that `isa` names are not there.
+    #[error(transparent)]
+    Isa(#[from] IsaError),
+    /// The model's weights cannot be loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// A pass failed, or the model has a part that cannot be trained.
+    #[error(transparent)]
+    Training(#[from] TrainingError),
+    /// The loss is not a number or infinite.
     #[error(
-        "training comes with a later version: add --dry-run to check the configuration and the rows"
+        "the loss of step {step} is not finite: lower learning_rate, or check the rows of that step"
     )]
-    Later,
+    NotFinite { step: u64 },
+    /// A gradient is not a number or infinite.
+    #[error(transparent)]
+    Gradient(#[from] BadGradient),
+    /// The memory that passes need is not there.
+    #[error(
+        "passes need {} MB of memory, and {} MB are available: lower per_device_train_batch_size or max_length, or set \
+         gradient_checkpointing",
+        needed / 1_000_000,
+        available / 1_000_000
+    )]
+    Memory { needed: u64, available: u64 },
+    /// A checkpoint cannot be written or continued.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// A log cannot be written.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The adapter to start from is of another kind.
+    #[error("the adapter {} {what}", path.display())]
+    Start { path: PathBuf, what: String },
+    /// A setting that this version does not have.
+    #[error("{0} comes with a later version")]
+    Later(&'static str),
+    /// The adapter cannot be written.
+    #[error(transparent)]
+    Write(#[from] LoraError),
 }
 
 /// What is known of a run before its model is loaded.
@@ -58,13 +106,4 @@ impl PreparedRun {
             plan,
         })
     }
-}
-
-/// Trains an adapter, and returns its folder.
-///
-/// # Errors
-/// [`TrainError`].
-pub fn run(config: &SftConfig) -> Result<PathBuf, TrainError> {
-    let _prepared = PreparedRun::new(config)?;
-    Err(TrainError::Later)
 }

@@ -4,9 +4,11 @@ mod keys;
 
 use crate::outcome::{Ending, UsageError};
 use crate::ui::output::{TextOutput, note};
+use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use core::fmt::Write as _;
 use keys::KeyArgs;
+use sluice::host::interrupt;
 use sluice_train::config::SftConfig;
 use sluice_train::{PreparedRun, TrainError};
 use std::path::PathBuf;
@@ -106,7 +108,8 @@ fn sft(args: &SftArgs) -> anyhow::Result<Ending> {
         TextOutput::new().write(&shown(&config, &run)?)?;
         return Ok(Ending::Done);
     }
-    match sluice_train::run(&config) {
+    let stop = interrupt::install().context("cannot handle Ctrl-C")?;
+    match sluice_train::train(&config, stop) {
         Ok(adapter) => {
             let line = serde_json::json!({"adapter": adapter});
             TextOutput::new().write(&format!("{line}\n"))?;

@@ -21,7 +21,7 @@ pub(super) const LORA: &[ConfigKey] = &[
     key_of(
         "lora_dropout",
         Share,
-        "0.05",
+        "0",
         &["dropout"],
         "Set the share of an adapter's inputs that are dropped while training",
     ),
