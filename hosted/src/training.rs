@@ -80,7 +80,7 @@ pub struct Factors {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TrainingError {
-    /// There is no memory for the passes.
+    /// Memory for the passes cannot be had.
     #[error("no {bytes} bytes of memory for the passes: {error}")]
     Memory {
         /// Bytes that were asked for.
@@ -354,7 +354,7 @@ impl Training {
         self.head(sums)
     }
 
-    /// Adds the losses of texts to `sums`, and the gradients of their sum to those of `factors`: text by text, in their order.
+    /// Adds the losses of texts to `sums`, and the gradients of their sum to `factors`: text by text, in their order.
     ///
     /// # Errors
     /// [`TrainingError`]. The gradients are then undefined.

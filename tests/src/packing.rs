@@ -14,7 +14,7 @@ use sluice_core::team::StopFlag;
 use sluice_make::slc::{FfnLayout, PackOptions, SlcFileError, SlcWatch, pack, unpack};
 use std::path::PathBuf;
 
-/// Types that networks can be stored in by neuron: those of integers with a fast kernel.
+/// Types that networks can be stored in by neuron: integers with a fast kernel.
 pub const TYPES_BY_NEURON: [GgmlType; 13] = [
     GgmlType::Q8_0,
     GgmlType::Q4_0,

@@ -25,6 +25,11 @@ const SITES: [Site; 7] = [
 const LENGTHS: [usize; 2] = [300, 41];
 
 /// Numbers within ±0.1, from their index alone, as the script makes them.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "as the script rounds them"
+)]
 fn numbers(n: usize) -> Vec<f32> {
     let number = |i: u64| {
         let hashed = (i * 2_654_435_761 + 12_345) % (1 << 32);

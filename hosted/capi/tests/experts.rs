@@ -1,4 +1,4 @@
-//! Experts that stay on disk, through C: texts, logits and hashes equal those of the model in
+//! Experts that stay on disk, through C: texts, logits and hashes equal the results of the model in
 //! memory.
 #![cfg(target_os = "linux")]
 #![expect(

@@ -127,7 +127,7 @@ impl BackwardKernels {
         unsafe { (self.gate)(kind, gate, up, dy, d_gate, d_up) }
     }
 
-    /// Makes the gradient of scores of that of weights: `d = p · (d - mean) · scale`, where `p` are the weights (the
+    /// Turns the gradient of weights into the gradient of scores: `d = p · (d - mean) · scale`, where `p` are the weights (the
     /// softmax of the scores) and `mean` is `Σ p · d`.
     ///
     /// # Panics

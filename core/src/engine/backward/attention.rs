@@ -311,7 +311,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Makes gradients of scores of those of weights.
+    /// Turns gradients of weights into gradients of scores.
     fn score_gradients(
         &self,
         run: &Run<'a>,

@@ -26,7 +26,7 @@ pub enum BackwardError {
     },
     /// There are more tokens than the limits allow, or a text is longer.
     TooLong {
-        /// Tokens, or those of the text.
+        /// Tokens in all, or of the text.
         n: usize,
         /// The limit.
         max: usize,

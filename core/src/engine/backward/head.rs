@@ -1,6 +1,6 @@
 //! The output layer: cross-entropy of labelled rows, [`CHUNK`] at a time, and the gradient of the last stream.
 //!
-//! Logits are those of the engine's steps, bit for bit. They become their gradient in place, `softmax - onehot`, which is
+//! Logits have the bits of the engine's steps. They become their gradient in place, `softmax - onehot`, which is
 //! not divided by the number of labels: an optimiser's step divides once.
 #![expect(
     clippy::multiple_unsafe_ops_per_block,

@@ -1,4 +1,4 @@
-//! Folders with a tiktoken vocabulary, such as Kimi's: tokens compared with those of the tiktoken package
+//! Folders with a tiktoken vocabulary, such as Kimi's: tokens compared with the tiktoken package's
 //! (`tests/tools/hf_tiktoken.py`).
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -106,7 +106,7 @@ fn a_line_per_frame_as_csv() {
         let amplitude = if LOUD.contains(&i) { 16384.0 } else { 33.0 };
         assert!((max_abs - amplitude / 32768.0).abs() < 1e-7, "{row:?}");
         assert_eq!((row[3], row[4]), (row[2], "0.25"));
-        // Features are those of frames that pass.
+        // Features describe frames that pass.
         assert_eq!(row[6].is_empty(), expected == "silent", "{row:?}");
     }
     for part in [

@@ -6,7 +6,7 @@
 )]
 #![allow(
     dead_code,
-    reason = "the program's tests need less of it than those of the crate"
+    reason = "the program's tests need less of it than the crate's own"
 )]
 
 use core::fmt::Write as _;

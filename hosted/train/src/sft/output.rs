@@ -1,4 +1,4 @@
-//! The adapter's files, and those of checkpoints.
+//! The files of adapters and checkpoints.
 
 use super::Loop;
 use super::record::Record;
