@@ -150,10 +150,11 @@ fn table() -> &'static KernelTable {
 
 #[test]
 fn gradients_are_those_of_torch_and_peft() {
-    let of_fixtures = ["qwen2", "stablelm"].map(|name| {
-        let model = fixture(&format!("models/{name}.gguf"));
-        (name, 2, model)
-    });
+    let of_models = ["qwen2", "stablelm"].map(|name| (name, format!("models/{name}.gguf")));
+    let own = ["gemma2", "gemma3", "olmo2", "granite", "exaone4"];
+    let of_own = own.map(|name| (name, format!("train/{name}.gguf")));
+    let of_fixtures = of_models.into_iter().chain(of_own);
+    let of_fixtures = of_fixtures.map(|(name, path)| (name, 2, fixture(&path)));
     let of_shared = shared("models/stories260k-f32.gguf").map(|model| ("stories260k", 4, model));
     for (name, rank, path) in of_shared.into_iter().chain(of_fixtures) {
         let model = load(&path);

@@ -2,8 +2,10 @@
 """Records losses and gradients of adapters, computed by torch with peft in f32.
 
     python tests/tools/train_goldens.py MODEL OUT [--rank N]
+    python tests/tools/train_goldens.py NAME OUT [--rank N] --convert PROGRAM
 
-MODEL is a GGUF file or a folder of Hugging Face's; its weights become f32. OUT.f32 has the gradients of the summed
+MODEL is a GGUF file or a folder of Hugging Face's; its weights become f32. NAME is a family of
+`hosted/cli/tests/cli/families`: a tiny random model of transformers' own class, which PROGRAM, `sluice`, converts to OUT.gguf. OUT.f32 has the gradients of the summed
 cross-entropy: of A, (rank, columns), then of B, (rows, rank), for each matrix, by layer and in the order of SITES, rows
 in the order of GGUF files. OUT.json has the loss. Tests make the same adapter and texts from the same formulas.
 Needs torch, transformers, peft, gguf.
@@ -12,6 +14,8 @@ Needs torch, transformers, peft, gguf.
 import argparse
 import json
 import pathlib
+import subprocess
+import tempfile
 
 import numpy
 import torch
@@ -54,16 +58,32 @@ def load(path: pathlib.Path) -> torch.nn.Module:
     )
 
 
+def tiny(name: str, program: str, out: pathlib.Path) -> torch.nn.Module:
+    """A random model of a family, converted to OUT.gguf."""
+    import hf_families
+    import hf_logits
+
+    with tempfile.TemporaryDirectory() as scratch:
+        case = hf_logits.Case(hf_families.TESTS / "families" / f"{name}.json", pathlib.Path(scratch))
+        model = case.prepare(case.config)
+        case.save(model, case.config)
+        target = str(out.with_suffix(".gguf"))
+        command = [program, "convert", str(case.folder), "--outtype", "f32", "-o", target, "--overwrite", "-q"]
+        subprocess.run(command, check=True)
+        return model
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=pathlib.Path)
+    parser.add_argument("--convert", metavar="PROGRAM")
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--rank", type=int, default=4)
     args = parser.parse_args()
-    model = load(args.model)
+    model = tiny(str(args.model), args.convert, args.out) if args.convert else load(args.model)
     config = model.config
     permuted = {}
-    if config.model_type == "llama":
+    if config.model_type in ("llama", "granite"):
         permuted = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     lora = LoraConfig(r=args.rank, lora_alpha=2 * args.rank, lora_dropout=0.0, target_modules=SITES)
     model = get_peft_model(model, lora).eval()
@@ -71,7 +91,8 @@ def main() -> None:
     matrices, first = [], 0
     for layer in range(config.num_hidden_layers):
         for site in SITES:
-            name = next(n for n in modules if n.endswith(f"layers.{layer}.{site}") or n.endswith(f"layers.{layer}.self_attn.{site}") or n.endswith(f"layers.{layer}.mlp.{site}"))
+            ends = tuple(f"layers.{layer}.{part}.{site}" for part in ("self_attn", "mlp"))
+            name = next(name for name in modules if name.endswith(ends))
             a = modules[name].lora_A["default"].weight
             b = modules[name].lora_B["default"].weight
             heads = permuted.get(site)

@@ -35,6 +35,9 @@ pub enum TrainError {
     /// `target_modules` or a pattern names no matrix, or one that cannot be adapted.
     #[error("{0}")]
     Targets(String),
+    /// The base is a file that gradients cannot go through.
+    #[error("{} is stored by neuron, which is for inference: train on the GGUF file, or on one of sluice pack without --ffn", .0.display())]
+    ByNeuron(PathBuf),
     /// Threads could not be started.
     #[error("no threads: {0}")]
     Threads(#[source] io::Error),

@@ -128,6 +128,9 @@ impl<'c> Loop<'c> {
         // Before the weights are read: a model that cannot be trained, or has too little memory, is refused at once.
         let limits = setup::limits(config, source.config(), &team, rank, (longest, pass))?;
         let model = source.load(&team)?;
+        if model.is_by_neuron() {
+            return Err(TrainError::ByNeuron(config.model.path.clone()));
+        }
         let training = Training::new(&model, &team, rank, limits)?;
         let matrices: Vec<_> = targets.iter().map(|target| target.matrix).collect();
         let mut factors = Factors::new(&model, &matrices)?;
