@@ -5,9 +5,10 @@
     python tests/tools/train_goldens.py NAME OUT [--rank N] --convert PROGRAM
 
 MODEL is a GGUF file or a folder of Hugging Face's; its weights become f32. NAME is a family of
-`hosted/cli/tests/cli/families`: a tiny random model of transformers' own class, which PROGRAM, `sluice`, converts to OUT.gguf. OUT.f32 has the gradients of the summed
-cross-entropy: of A, (rank, columns), then of B, (rows, rank), for each matrix, by layer and in the order of SITES, rows
-in the order of GGUF files. OUT.json has the loss. Tests make the same adapter and texts from the same formulas.
+`hosted/cli/tests/cli/families`: a tiny random model of transformers' own class, which PROGRAM, `sluice`,
+converts to OUT.gguf. OUT.f32 has the gradients of the summed cross-entropy: of A, (rank, columns), then of B,
+(rows, rank), for each matrix, by layer and in the order of SITES, rows in the order of GGUF files. OUT.json has
+the loss. Tests make the same adapter and texts from the same formulas.
 Needs torch, transformers, peft, gguf.
 """
 
@@ -51,6 +52,7 @@ def rows_in_folder(rows: torch.Tensor, heads: int | None) -> torch.Tensor:
 
 
 def load(path: pathlib.Path) -> torch.nn.Module:
+    """A model in f32."""
     if path.is_dir():
         return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
     return AutoModelForCausalLM.from_pretrained(
@@ -68,13 +70,26 @@ def tiny(name: str, program: str, out: pathlib.Path) -> torch.nn.Module:
         model = case.prepare(case.config)
         case.save(model, case.config)
         target = str(out.with_suffix(".gguf"))
-        command = [program, "convert", str(case.folder), "--outtype", "f32", "-o", target, "--overwrite", "-q"]
+        command = [
+            program,
+            "convert",
+            str(case.folder),
+            "--outtype",
+            "f32",
+            "-o",
+            target,
+            "--overwrite",
+            "-q",
+        ]
         subprocess.run(command, check=True)
         return model
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Records the goldens of a model."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", type=pathlib.Path)
     parser.add_argument("--convert", metavar="PROGRAM")
     parser.add_argument("out", type=pathlib.Path)

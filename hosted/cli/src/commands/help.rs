@@ -15,12 +15,18 @@ pub(super) const STYLES: Styles = Styles::styled()
     .placeholder(AnsiColor::Green.on_default());
 
 /// Commands by purpose, as the program's help lists them.
-const COMMANDS: [(&str, &[&str]); 7] = [
+const COMMANDS: [(&str, &[&str]); 6] = [
     (
         "Run a model",
         &["run", "chat", "embed", "rerank", "tokenize"],
     ),
     ("Serve", &["serve", "launch", "pull"]),
+    #[cfg(feature = "train")]
+    (
+        "Make model files",
+        words!("convert quantize imatrix sparsify train lora pack unpack gguf-split hash import"),
+    ),
+    #[cfg(not(feature = "train"))]
     (
         "Make model files",
         words!("convert quantize imatrix sparsify lora pack unpack gguf-split hash import"),
@@ -29,10 +35,6 @@ const COMMANDS: [(&str, &[&str]); 7] = [
         "Measure and inspect",
         &["bench", "perplexity", "inspect", "experts", "doctor"],
     ),
-    #[cfg(feature = "train")]
-    ("Train", &["train"]),
-    #[cfg(not(feature = "train"))]
-    ("Train", &[]),
     ("Gate a stream", &["gate"]),
     ("Set up the shell", &["completions", "man", "help"]),
 ];
