@@ -22,10 +22,10 @@ mod policy;
 mod predictor;
 mod projection;
 pub mod quantizer;
-#[cfg(test)]
-mod samples;
 mod select;
 mod telemetry;
+#[cfg(test)]
+mod tests;
 
 pub use config::{ActivationType, SparsityConfig};
 pub use error::{SparsityError, check_finite, check_len, check_within};

@@ -62,7 +62,7 @@ fn orthonormalize(table: &KernelTable, n: usize, rows: &mut [f32]) {
 mod tests {
     extern crate std;
 
-    use super::super::samples::{best, numbers};
+    use super::super::tests::{best, numbers};
     use super::*;
     use crate::kernels::CpuFeatures;
     use std::vec;

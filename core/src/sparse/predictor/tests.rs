@@ -8,7 +8,7 @@
 
 extern crate std;
 
-use super::super::samples::{best, numbers};
+use super::super::tests::{best, numbers};
 use super::*;
 use crate::kernels::CpuFeatures;
 use std::vec;

@@ -1,4 +1,4 @@
-//! Samples of tests.
+//! What the tests of several modules share.
 
 extern crate std;
 
