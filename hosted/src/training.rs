@@ -52,7 +52,7 @@ pub struct TrainedMatrix {
     pub scale: f32,
 }
 
-/// A matrix of [`Factors`]: where its numbers are.
+/// A matrix of [`TrainedAdapter`]: where its numbers are.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     matrix: TrainedMatrix,
@@ -65,7 +65,7 @@ struct Place {
 
 /// The matrices of an adapter in f32, and a gradient of the same shape: A, then B of each, in the order of the matrices.
 #[derive(Clone, Debug)]
-pub struct Factors {
+pub struct TrainedAdapter {
     places: Vec<Place>,
     /// All elements.
     pub values: Vec<f32>,
@@ -119,7 +119,7 @@ pub enum TrainingError {
     Panicked,
 }
 
-impl Factors {
+impl TrainedAdapter {
     /// An adapter of these matrices, sorted by layer and site, all zero.
     ///
     /// # Errors
@@ -346,7 +346,7 @@ impl Training {
     pub fn evaluate(
         &mut self,
         texts: &[TrainingText<'_>],
-        factors: &Factors,
+        factors: &TrainedAdapter,
         sums: &mut Loss,
     ) -> Result<(), TrainingError> {
         self.begin(texts)?;
@@ -361,7 +361,7 @@ impl Training {
     pub fn accumulate(
         &mut self,
         texts: &[TrainingText<'_>],
-        factors: &mut Factors,
+        factors: &mut TrainedAdapter,
         sums: &mut Loss,
     ) -> Result<(), TrainingError> {
         self.begin(texts)?;
@@ -416,7 +416,7 @@ impl Training {
     }
 
     /// Runs all layers one by one; their inputs are kept, and the products of all of them if they `are_kept`.
-    fn forward(&mut self, factors: &Factors, are_kept: bool) -> Result<(), TrainingError> {
+    fn forward(&mut self, factors: &TrainedAdapter, are_kept: bool) -> Result<(), TrainingError> {
         for layer in 0..self.session.model().config().n_layer() {
             self.run_layer(layer, factors, are_kept, true)?;
         }
@@ -426,7 +426,7 @@ impl Training {
     fn run_layer(
         &mut self,
         layer: usize,
-        factors: &Factors,
+        factors: &TrainedAdapter,
         is_kept: bool,
         writes: bool,
     ) -> Result<(), TrainingError> {
@@ -494,7 +494,7 @@ impl Training {
     fn layer(
         &mut self,
         layer: usize,
-        factors: &Factors,
+        factors: &TrainedAdapter,
         gradients: &mut [f32],
     ) -> Result<(), TrainingError> {
         if !self.limits.keeps_all {

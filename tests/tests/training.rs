@@ -8,7 +8,7 @@ use sluice::core::model::Site;
 use sluice::file::LoadMode;
 use sluice::host::topology::Cores;
 use sluice::model::ModelSource;
-use sluice::training::{Factors, TrainedMatrix, Training, TrainingLimits, TrainingText};
+use sluice::training::{TrainedAdapter, TrainedMatrix, Training, TrainingLimits, TrainingText};
 use sluice::{Model, Team};
 use sluice_tests::{fixture, shared};
 use std::path::Path;
@@ -73,7 +73,7 @@ fn load(path: &Path) -> Model {
         .unwrap()
 }
 
-fn factors(model: &Model, rank: usize) -> Factors {
+fn factors(model: &Model, rank: usize) -> TrainedAdapter {
     let layers = 0..model.config().n_layer();
     let matrices = layers.flat_map(|layer| {
         SITES.map(|site| TrainedMatrix {
@@ -83,7 +83,7 @@ fn factors(model: &Model, rank: usize) -> Factors {
             scale: 2.0,
         })
     });
-    let mut factors = Factors::new(model, &matrices.collect::<Vec<_>>()).unwrap();
+    let mut factors = TrainedAdapter::new(model, &matrices.collect::<Vec<_>>()).unwrap();
     factors.values = numbers(factors.values.len());
     factors.publish().unwrap();
     factors

@@ -4,7 +4,7 @@ use crate::contract::{Arith, LANES, double, exp, gelu_erf, sigmoid, silu, sqrt, 
 
 /// A gate's activation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gate {
+pub enum GatedActivation {
     /// `x · sigmoid(x)`
     Silu,
     /// GELU in its tanh approximation.
@@ -80,7 +80,7 @@ pub(crate) fn layer_norm<F: Arith>(
 
 #[inline(always)]
 pub(crate) fn gate<F: Arith>(
-    kind: Gate,
+    kind: GatedActivation,
     gate: &[f32],
     up: &[f32],
     dy: &[f32],
@@ -88,12 +88,12 @@ pub(crate) fn gate<F: Arith>(
     d_up: &mut [f32],
 ) {
     match kind {
-        Gate::Silu => each(gate, up, dy, d_gate, d_up, |x| {
+        GatedActivation::Silu => each(gate, up, dy, d_gate, d_up, |x| {
             let s = sigmoid::<F>(x);
             (silu::<F>(x), s * F::fma(x, 1.0 - s, 1.0))
         }),
-        Gate::Gelu => each(gate, up, dy, d_gate, d_up, gelu_and_slope::<F>),
-        Gate::GeluErf => each(gate, up, dy, d_gate, d_up, gelu_erf_and_slope::<F>),
+        GatedActivation::Gelu => each(gate, up, dy, d_gate, d_up, gelu_and_slope::<F>),
+        GatedActivation::GeluErf => each(gate, up, dy, d_gate, d_up, gelu_erf_and_slope::<F>),
     }
 }
 

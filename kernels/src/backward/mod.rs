@@ -10,7 +10,7 @@ mod product;
 mod tests;
 mod weights;
 
-pub use elementwise::Gate;
+pub use elementwise::GatedActivation;
 #[cfg_attr(
     not(all(target_arch = "x86_64", target_feature = "sse2")),
     allow(unused_imports, reason = "no vector table for this processor yet")
@@ -26,7 +26,7 @@ use crate::cpu::CpuFeatures;
 use crate::x86_64::backward as x86;
 
 type RmsNormFn = unsafe fn(&[f32], &[f32], f32, &[f32], &mut [f32]);
-type GateFn = unsafe fn(Gate, &[f32], &[f32], &[f32], &mut [f32], &mut [f32]);
+type GateFn = unsafe fn(GatedActivation, &[f32], &[f32], &[f32], &mut [f32], &mut [f32]);
 
 /// The functions of one instruction set.
 #[derive(Debug)]
@@ -120,7 +120,12 @@ impl BackwardKernels {
     ///
     /// # Panics
     /// If lengths differ.
-    pub fn gate(&self, kind: Gate, [gate, up, dy]: [&[f32]; 3], [d_gate, d_up]: [&mut [f32]; 2]) {
+    pub fn gate(
+        &self,
+        kind: GatedActivation,
+        [gate, up, dy]: [&[f32]; 3],
+        [d_gate, d_up]: [&mut [f32]; 2],
+    ) {
         assert_lengths(gate.len(), [up.len(), dy.len(), d_gate.len()]);
         assert_eq!(d_up.len(), gate.len());
         // SAFETY: as above.

@@ -13,7 +13,7 @@ macro_rules! kernels {
         mod $name {
             use super::*;
             use crate::backward::elementwise as text;
-            use crate::backward::{Gate, PairProduct, Product};
+            use crate::backward::{GatedActivation, PairProduct, Product};
             use crate::vector::backward::Emulated;
 
             /// # Safety
@@ -36,7 +36,7 @@ macro_rules! kernels {
                 rms_norm(x: &[f32], weight: &[f32], eps: f32, dy: &[f32], dx: &mut [f32]);
                 layer_norm(x: &[f32], weight: &[f32], eps: f32, dy: &[f32], dx: &mut [f32]);
                 gate(
-                    kind: Gate, gate: &[f32], up: &[f32], dy: &[f32], d_gate: &mut [f32], d_up: &mut [f32]
+                    kind: GatedActivation, gate: &[f32], up: &[f32], dy: &[f32], d_gate: &mut [f32], d_up: &mut [f32]
                 );
                 softmax(p: &[f32], mean: f32, scale: f32, d: &mut [f32]);
                 soft_cap(y: &[f32], cap: f32, d: &mut [f32]);

@@ -1,6 +1,6 @@
 //! The gradients of activations.
 
-use crate::kernels::backward::{BackwardKernels, Gate};
+use crate::kernels::backward::{BackwardKernels, GatedActivation};
 use crate::model::Activation;
 
 /// The gradients of `activation(gate) · up`.
@@ -19,9 +19,9 @@ pub(super) fn activate_back(
         }
     };
     let kind = match activation {
-        Activation::Silu => Gate::Silu,
-        Activation::Gelu => Gate::Gelu,
-        Activation::GeluErf => Gate::GeluErf,
+        Activation::Silu => GatedActivation::Silu,
+        Activation::Gelu => GatedActivation::Gelu,
+        Activation::GeluErf => GatedActivation::GeluErf,
         Activation::ReluSquared => {
             let slopes = |gate: f32, up: f32| {
                 let positive = gate.max(0.0);
@@ -88,7 +88,11 @@ impl Clamped {
                 g[i] = gate.min(limit) * alpha;
                 u[i] = (up.clamp(-limit, limit) + 1.0) * inverse;
             }
-            kernels.gate(Gate::Silu, [&g[..n], &u[..n], dy], [d_gate, d_up]);
+            kernels.gate(
+                GatedActivation::Silu,
+                [&g[..n], &u[..n], dy],
+                [d_gate, d_up],
+            );
             for (d, gate) in d_gate.iter_mut().zip(gate) {
                 *d = if *gate > limit { 0.0 } else { *d * alpha };
             }

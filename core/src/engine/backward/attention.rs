@@ -214,7 +214,7 @@ impl<'a> Block<'a> {
         of_columns(q, q_rows.width, k, p, dim_k);
         self.weights(run, rank, tile, p, stride);
         of_columns(d_out, mixed.width, v, d, dim_v);
-        self.score_gradients(run, rank, tile, (p, d), stride);
+        self.score_gradients(run, rank, tile, p, d);
         self.add_gradients(run, unit, tile, [p, d]);
     }
 
@@ -312,15 +312,9 @@ impl<'a> Block<'a> {
     }
 
     /// Turns gradients of weights into gradients of scores.
-    fn score_gradients(
-        &self,
-        run: &Run<'a>,
-        rank: usize,
-        tile: &Tile,
-        (p, d): (&[f32], &mut [f32]),
-        stride: usize,
-    ) {
+    fn score_gradients(&self, run: &Run<'a>, rank: usize, tile: &Tile, p: &[f32], d: &mut [f32]) {
         let (shape, own) = (self.shape, &run.room.attention);
+        let stride = d.len() / tile.queries.len();
         let rows = p.chunks_exact(stride).zip(d.chunks_exact_mut(stride));
         for (i, (query, (p, d))) in tile.queries.clone().zip(rows).enumerate() {
             let seen = self.visible(tile, query);

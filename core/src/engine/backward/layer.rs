@@ -12,7 +12,8 @@
 
 use super::activation::activate_back;
 use super::attention::Block;
-use super::matrix::Kept;
+use super::linear::Linear;
+use super::matrix::{Kept, Matrix};
 use super::run::Run;
 use crate::engine::activate::activate;
 use crate::model::{Attention, Channel, Ffn, Layer, Mixer, Site, Vector};
@@ -25,6 +26,28 @@ pub(super) struct At<'a> {
     pub(super) kept: Kept<'a>,
     /// Whether anything below the layer needs its input's gradient.
     pub(super) goes_on: bool,
+}
+
+impl<'s> At<'s> {
+    /// A linear layer with its adapter.
+    fn linear(
+        &self,
+        run: &Run<'s>,
+        site: Site,
+        [x, dy]: [Matrix<'s>; 2],
+        dx: Option<Matrix<'s>>,
+        adds: bool,
+    ) -> Linear<'s> {
+        Linear {
+            weight: run.model.matrix(self.weights, site),
+            x,
+            dy,
+            dx,
+            adds,
+            pair: run.pair(self.index, site),
+            n_rows: run.n_rows(),
+        }
+    }
 }
 
 /// Runs the backward pass of a layer as one rank.
@@ -81,8 +104,8 @@ fn channel<'s>(
     }
     member.barrier()?;
     let d_neurons = room.d_neurons.of_width(shape.n_ff);
-    run.linear(
-        at,
+    at.linear(
+        run,
         Site::FfnDown,
         [neurons, room.d_branch],
         Some(d_neurons),
@@ -114,7 +137,7 @@ fn channel<'s>(
         false => &[(Site::FfnUp, d_gate)],
     };
     for (i, (site, dy)) in up_sites.iter().enumerate() {
-        run.linear(at, *site, [room.normed, *dy], dx, i > 0)
+        at.linear(run, *site, [room.normed, *dy], dx, i > 0)
             .run(run, member)?;
     }
     if goes_on {
@@ -163,8 +186,8 @@ fn mixer<'s>(
     block.prepare(run, member);
     member.barrier()?;
     let d_mixed = room.d_mixed.of_width(kept.mixed.width);
-    run.linear(
-        at,
+    at.linear(
+        run,
         Site::AttnOutput,
         [kept.mixed, room.d_branch],
         Some(d_mixed),
@@ -179,7 +202,7 @@ fn mixer<'s>(
         (Site::AttnV, room.d_v.of_width(kept.v.width)),
     ];
     for (i, (site, dy)) in sites.into_iter().enumerate() {
-        run.linear(at, site, [room.normed, dy], dx, i > 0)
+        at.linear(run, site, [room.normed, dy], dx, i > 0)
             .run(run, member)?;
     }
     if at.goes_on {

@@ -1,10 +1,8 @@
 //! What a rank computes a step with.
 
-use super::linear::Linear;
-use super::matrix::Matrix;
+use super::TrainedPair;
 use super::room::{BackwardLimits, Rooms};
 use super::texts::Texts;
-use super::{TrainedPair, layer};
 use crate::kernels::KernelTable;
 use crate::kernels::backward::{BackwardKernels, PairProduct, Product};
 use crate::memory::Shared;
@@ -59,26 +57,6 @@ impl<'s> Run<'s> {
         let pairs = self.pairs;
         let at = pairs.binary_search_by(|pair| (pair.layer, pair.site).cmp(&(layer, site)));
         at.ok().map(|at| &pairs[at])
-    }
-
-    /// A linear layer with its adapter.
-    pub(super) fn linear(
-        &self,
-        at: &layer::At<'s>,
-        site: Site,
-        [x, dy]: [Matrix<'s>; 2],
-        dx: Option<Matrix<'s>>,
-        adds: bool,
-    ) -> Linear<'s> {
-        Linear {
-            weight: self.model.matrix(at.weights, site),
-            x,
-            dy,
-            dx,
-            adds,
-            pair: self.pair(at.index, site),
-            n_rows: self.n_rows(),
-        }
     }
 
     /// # Safety

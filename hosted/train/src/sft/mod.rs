@@ -19,10 +19,11 @@ use crate::schedule::LearningRates;
 use batches::{Row, passes};
 use core::num::NonZeroU64;
 use record::{Evaluation, Record, is_due};
+use setup::PassLimits;
 use sluice::Model;
 use sluice::file::LoadMode;
 use sluice::model::ModelSource;
-use sluice::training::{Factors, Training};
+use sluice::training::{TrainedAdapter, Training};
 use sluice_core::engine::backward::Loss;
 use sluice_core::team::StopFlag;
 use std::path::PathBuf;
@@ -35,13 +36,12 @@ struct Loop<'c> {
     model: Model,
     training: Training,
     targets: Vec<Target>,
-    factors: Factors,
+    factors: TrainedAdapter,
     optimizer: AdamW,
     rates: LearningRates,
     rows: Vec<Row<'c>>,
     eval: Vec<Row<'c>>,
-    /// Maximum rows and tokens of a pass.
-    pass: (usize, usize),
+    pass: PassLimits,
 }
 
 /// What a step was.
@@ -122,18 +122,18 @@ impl<'c> Loop<'c> {
         };
         let (rows, eval) = (rows(train), rows(eval));
         let longest = rows.iter().chain(&eval).map(Row::len).max().unwrap_or(1);
-        let pass = setup::pass_limits(config, longest);
+        let pass = PassLimits::new(config, longest);
         let ranks = targets.iter().map(|target| target.matrix.rank);
         let rank = ranks.max().unwrap_or(1);
         // Before the weights are read: a model that cannot be trained, or has too little memory, is refused at once.
-        let limits = setup::limits(config, source.config(), &team, rank, (longest, pass))?;
+        let limits = setup::limits(config, source.config(), &team, rank, pass)?;
         let model = source.load(&team)?;
         if model.is_by_neuron() {
             return Err(TrainError::ByNeuron(config.model.path.clone()));
         }
         let training = Training::new(&model, &team, rank, limits)?;
         let matrices: Vec<_> = targets.iter().map(|target| target.matrix).collect();
-        let mut factors = Factors::new(&model, &matrices)?;
+        let mut factors = TrainedAdapter::new(&model, &matrices)?;
         let tensors = setup::tensors(&factors, &targets);
         let (init, seed) = (config.lora.init, config.optimizer.seed);
         initialize(init, seed, &tensors, &mut factors.values);
@@ -189,7 +189,7 @@ impl<'c> Loop<'c> {
     fn step(&mut self, step: u64, rows: &[usize]) -> Result<Step, TrainError> {
         let lengths: Vec<_> = rows.iter().map(|row| self.rows[*row].len()).collect();
         let mut sums = Loss::default();
-        for range in passes(&lengths, self.pass.0, self.pass.1) {
+        for range in passes(&lengths, self.pass.rows, self.pass.tokens) {
             let texts = rows[range].iter().map(|row| self.rows[*row].text());
             let texts: Vec<_> = texts.collect();
             self.training
@@ -202,7 +202,7 @@ impl<'c> Loop<'c> {
             return Err(TrainError::NotFinite { step: step + 1 });
         };
         let rate = self.rates.at(step);
-        let Factors {
+        let TrainedAdapter {
             values, gradients, ..
         } = &mut self.factors;
         let norm = self.optimizer.apply(values, gradients, n_labels, rate)?;
@@ -220,7 +220,7 @@ impl<'c> Loop<'c> {
         let start = Instant::now();
         let lengths: Vec<_> = self.eval.iter().map(Row::len).collect();
         let mut sums = Loss::default();
-        for range in passes(&lengths, self.pass.0, self.pass.1) {
+        for range in passes(&lengths, self.pass.rows, self.pass.tokens) {
             let texts: Vec<_> = self.eval[range].iter().map(Row::text).collect();
             self.training.evaluate(&texts, &self.factors, &mut sums)?;
         }

@@ -8,7 +8,7 @@ use sluice::Team;
 use sluice::host::isa::kernel_table;
 use sluice::host::process::available_memory_bytes;
 use sluice::host::topology::Cores;
-use sluice::training::{Factors, Training, TrainingLimits};
+use sluice::training::{TrainedAdapter, Training, TrainingLimits};
 use sluice_core::engine::backward::GradientType;
 use sluice_core::kernels::KvType;
 use sluice_core::model::ModelConfig;
@@ -44,15 +44,29 @@ pub(super) fn team(config: &SftConfig) -> Result<Team, TrainError> {
     team.map_err(TrainError::Threads)
 }
 
-/// Maximum rows and tokens of a pass.
-pub(super) fn pass_limits(config: &SftConfig, longest: usize) -> (usize, usize) {
-    let rows = config.optimizer.batch_size;
-    match config.data.packing {
-        true => (
-            usize::MAX,
-            config.data.max_length.saturating_mul(rows).max(longest),
-        ),
-        false => (rows, longest.saturating_mul(rows)),
+/// The size of passes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PassLimits {
+    /// Maximum rows.
+    pub(super) rows: usize,
+    /// Maximum tokens of all of its rows.
+    pub(super) tokens: usize,
+    /// Tokens of the longest row.
+    pub(super) longest: usize,
+}
+
+impl PassLimits {
+    pub(super) fn new(config: &SftConfig, longest: usize) -> Self {
+        let rows = config.optimizer.batch_size;
+        let (rows, tokens) = match config.data.packing {
+            true => (usize::MAX, config.data.max_length.saturating_mul(rows)),
+            false => (rows, longest.saturating_mul(rows)),
+        };
+        Self {
+            rows,
+            tokens: tokens.max(longest),
+            longest,
+        }
     }
 }
 
@@ -61,14 +75,17 @@ pub(super) fn limits(
     model: &ModelConfig,
     team: &Team,
     rank: usize,
-    (longest, (rows, tokens)): (usize, (usize, usize)),
+    pass: PassLimits,
 ) -> Result<TrainingLimits, TrainError> {
     let ty = KvType::from_name(&config.engine.kv_type).unwrap_or(KvType::F16);
     let isa = Some(&*config.engine.isa).filter(|name| *name != "auto");
     let of = |keeps_all| TrainingLimits {
-        n_tokens: tokens,
-        n_text: longest,
-        n_texts: rows.min(tokens).min(config.optimizer.rows_per_step()),
+        n_tokens: pass.tokens,
+        n_text: pass.longest,
+        n_texts: pass
+            .rows
+            .min(pass.tokens)
+            .min(config.optimizer.rows_per_step()),
         keeps_all,
         gradients: match config.engine.grad_f32 {
             true => GradientType::F32,
@@ -101,7 +118,7 @@ pub(super) fn limits(
 }
 
 /// The tensors of the factors, by PEFT's names.
-pub(super) fn tensors(factors: &Factors, targets: &[Target]) -> Vec<TrainedTensor> {
+pub(super) fn tensors(factors: &TrainedAdapter, targets: &[Target]) -> Vec<TrainedTensor> {
     let pairs = factors.matrices().zip(targets);
     let tensors = pairs.flat_map(|((matrix, [a, b], [n_out, n_in]), target)| {
         let of = |end: &str, shape, range, is_b| TrainedTensor {

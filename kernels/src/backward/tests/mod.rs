@@ -162,18 +162,20 @@ fn gates_have_their_gradients() {
     let normal = |x: f64| 0.5 * (1.0 + erf(x / core::f64::consts::SQRT_2));
     let silu = |x: f64| x / (1.0 + (-x).exp());
     let gelu = move |x: f64| 0.5 * x * (1.0 + (root * (x + 0.044_715 * x.powi(3))).tanh());
-    let kinds: [(Gate, &dyn Fn(f64) -> f64, &dyn Fn(f64) -> f64); 3] = [
-        (Gate::Silu, &silu, &|x| {
+    let kinds: [(GatedActivation, &dyn Fn(f64) -> f64, &dyn Fn(f64) -> f64); 3] = [
+        (GatedActivation::Silu, &silu, &|x| {
             let s = 1.0 / (1.0 + (-x).exp());
             s * (1.0 + x * (1.0 - s))
         }),
-        (Gate::Gelu, &gelu, &move |x| {
+        (GatedActivation::Gelu, &gelu, &move |x| {
             let t = (root * (x + 0.044_715 * x.powi(3))).tanh();
             0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * root * (1.0 + 0.134_145 * x * x)
         }),
-        (Gate::GeluErf, &move |x| x * normal(x), &move |x| {
-            normal(x) + x * (-0.5 * x * x).exp() / (2.0 * core::f64::consts::PI).sqrt()
-        }),
+        (
+            GatedActivation::GeluErf,
+            &move |x| x * normal(x),
+            &move |x| normal(x) + x * (-0.5 * x * x).exp() / (2.0 * core::f64::consts::PI).sqrt(),
+        ),
     ];
     for (kind, value, slope) in kinds {
         let mut d = [vec![0.0; n], vec![0.0; n]];
@@ -204,7 +206,11 @@ fn gates_have_their_gradients() {
 #[test]
 fn gates_far_from_zero_have_the_slopes_of_their_asymptotes() {
     for x in [20.0, 60.0, 88.0, 1e4, 1e30] {
-        for kind in [Gate::Silu, Gate::Gelu, Gate::GeluErf] {
+        for kind in [
+            GatedActivation::Silu,
+            GatedActivation::Gelu,
+            GatedActivation::GeluErf,
+        ] {
             let mut d = [[9.0f32; 2], [9.0; 2]];
             let [d_gate, d_up] = &mut d;
             SCALAR.gate(kind, [&[x, -x], &[1.0; 2], &[1.0; 2]], [d_gate, d_up]);
