@@ -121,6 +121,8 @@ impl Ranks {
     ///
     /// # Panics
     /// If `size` is out of range.
+    // In place: as a call it would take its 9 KB on the stack once more.
+    #[inline(always)]
     pub const fn new(size: usize) -> Self {
         assert!(size >= 1, "a team has a worker");
         assert!(size <= WORKERS_MAX, "a team has at most 256 workers");
