@@ -8,6 +8,7 @@ use crate::optimizer::BadGradient;
 use crate::plan::DataPlan;
 use sluice::file::LoadMode;
 use sluice::host::isa::IsaError;
+use sluice::identity::HashError;
 use sluice::model::{LoadError, OpenError};
 use sluice::training::TrainingError;
 use sluice::vocabulary::VocabularyFile;
@@ -47,6 +48,9 @@ pub enum TrainError {
     /// The model's weights cannot be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// The model's file cannot be hashed.
+    #[error(transparent)]
+    Hash(#[from] HashError),
     /// A pass failed, or the model has a part that cannot be trained.
     #[error(transparent)]
     Training(#[from] TrainingError),

@@ -22,6 +22,7 @@ use record::{Evaluation, Record, is_due};
 use setup::PassLimits;
 use sluice::Model;
 use sluice::file::LoadMode;
+use sluice::identity::Identity;
 use sluice::model::ModelSource;
 use sluice::training::{TrainedAdapter, Training};
 use sluice_core::engine::backward::Loss;
@@ -34,6 +35,8 @@ use targets::{Target, targets};
 struct Loop<'c> {
     config: &'c SftConfig,
     model: Model,
+    /// The SHA-256 of the model's file, and of another activation where that is set.
+    model_hash: Identity,
     training: Training,
     targets: Vec<Target>,
     factors: TrainedAdapter,
@@ -68,7 +71,7 @@ pub fn train(config: &SftConfig, stop: &StopFlag) -> Result<PathBuf, TrainError>
     let per_epoch = config.optimizer.steps_per_epoch(order.len());
     let folder = RunFolder::open(&config.model.output_dir)?;
     let mut run = Loop::new(config, &dataset.train, &dataset.eval, total)?;
-    let identity = RunIdentity::new(config, dataset, run.model.identity().at_load());
+    let identity = RunIdentity::new(config, dataset, run.model_hash);
     let state = run.resume(&folder, &identity, total)?;
     let mut record = Record::begin(config, &folder, &identity, state, [total, per_epoch])?;
     if config.eval.on_start && record.state.global_step == 0 {
@@ -127,6 +130,7 @@ impl<'c> Loop<'c> {
         let rank = ranks.max().unwrap_or(1);
         // Before the weights are read: a model that cannot be trained, or has too little memory, is refused at once.
         let limits = setup::limits(config, source.config(), &team, rank, pass)?;
+        let model_hash = source.calibrated_fingerprint()?;
         let model = source.load(&team)?;
         if model.is_by_neuron() {
             return Err(TrainError::ByNeuron(config.model.path.clone()));
@@ -140,6 +144,7 @@ impl<'c> Loop<'c> {
         let mut run = Self {
             config,
             model,
+            model_hash,
             training,
             targets,
             factors,
