@@ -107,8 +107,18 @@ pub(super) fn of(settings: &Settings, learning_rate: f64) -> Result<Schedule, Co
             num_stable_steps: steps("num_stable_steps")?,
             num_decay_steps: steps("num_decay_steps")?
                 .ok_or_else(|| settings.wrong(KWARGS, "num_decay_steps for warmup_stable_decay"))?,
-            warmup: shape(settings, map.get("warmup_type"), "warmup_type")?,
-            decay: shape(settings, map.get("decay_type"), "decay_type")?,
+            warmup: shape(
+                settings,
+                map.get("warmup_type"),
+                "warmup_type",
+                DecayShape::Linear,
+            )?,
+            decay: shape(
+                settings,
+                map.get("decay_type"),
+                "decay_type",
+                DecayShape::Cosine,
+            )?,
             min_lr_ratio: number("min_lr_ratio", 0.0)?,
             num_cycles,
         },
@@ -116,8 +126,16 @@ pub(super) fn of(settings: &Settings, learning_rate: f64) -> Result<Schedule, Co
     })
 }
 
-fn shape(settings: &Settings, value: Option<&Value>, key: &str) -> Result<DecayShape, ConfigError> {
-    match value.map_or(Some("linear"), Value::as_str) {
+fn shape(
+    settings: &Settings,
+    value: Option<&Value>,
+    key: &str,
+    default: DecayShape,
+) -> Result<DecayShape, ConfigError> {
+    let Some(value) = value else {
+        return Ok(default);
+    };
+    match value.as_str() {
         Some("linear") => Ok(DecayShape::Linear),
         Some("cosine") => Ok(DecayShape::Cosine),
         Some("1-sqrt") => Ok(DecayShape::InverseSquareRoot),
