@@ -54,6 +54,8 @@ pub(super) struct Scratch<'m> {
 }
 
 impl<'m> Scratch<'m> {
+    // A frame of its own, which has ended when the engine is put together.
+    #[inline(never)]
     pub(super) fn new(
         model: &ModelConfig,
         limits: &EngineLimits,

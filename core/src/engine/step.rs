@@ -42,15 +42,27 @@ impl<'m> Engine<'m> {
         kv_memory: &'m mut [u8],
         scratch_memory: &'m mut [u8],
     ) -> Result<Self, EngineError> {
+        // Before the frame that holds an engine's parts: it has one of its own.
+        EnginePlan::new(model.config(), limits)?;
+        Self::build(model, table, limits, kv_memory, scratch_memory)
+    }
+
+    /// [`Self::new`] within limits that are sound.
+    #[inline(never)]
+    fn build(
+        model: ModelWeights<'m>,
+        table: &'static KernelTable,
+        limits: &EngineLimits,
+        kv_memory: &'m mut [u8],
+        scratch_memory: &'m mut [u8],
+    ) -> Result<Self, EngineError> {
         let model = model.with_longrope(limits.longrope);
         let config = model.config();
-        EnginePlan::new(config, limits)?;
         let mut state = State::new(limits.state_config(config), kv_memory)?;
         for sequence in (0..limits.n_seq).filter_map(|s| u32::try_from(s).ok()) {
             state.set_long(sequence, model.is_long_at(0))?;
         }
         let scratch = Scratch::new(config, limits, scratch_memory)?;
-        let team = Ranks::new(limits.n_workers);
         Ok(Self {
             state_fingerprint: state.config().layout_fingerprint(),
             model,
@@ -58,7 +70,7 @@ impl<'m> Engine<'m> {
             limits: *limits,
             state,
             scratch,
-            team,
+            team: Ranks::new(limits.n_workers),
         })
     }
 
