@@ -1,8 +1,8 @@
 //! Kernels of backward passes: products in f32 and in pairs of bf16, and the gradients of norms, gates and softmax.
 //!
-//! An output is summed by one worker, in the order of its terms: groups of [`GROUP`] terms from zero, each added to what
-//! the output holds. Nothing depends on how outputs are shared out, and every instance gives the same bits. These kernels
-//! are no part of [`KernelTable`]'s struct, so that programs that only infer do not link them.
+//! An output is summed by one worker, in the order of its terms: groups of [`GROUP`](crate::contract::GROUP) terms from
+//! zero, each added to what the output holds. Nothing depends on how outputs are shared out, and every instance gives the
+//! same bits. These kernels are no part of [`KernelTable`]'s struct, so that programs that only infer do not link them.
 
 pub(crate) mod elementwise;
 mod product;

@@ -2,7 +2,7 @@
 
 use super::error::ConfigError;
 use super::settings::Settings;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// How the learning rate goes on after its warm-up, as transformers' `optimization.py` computes it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -53,26 +53,7 @@ pub(super) fn of(settings: &Settings, learning_rate: f64) -> Result<Schedule, Co
     let value = settings.value(KWARGS);
     let map = value.as_object().cloned().unwrap_or_default();
     let name = settings.text("lr_scheduler_type");
-    let known: &[&str] = match &*name {
-        "cosine" => &["num_cycles"],
-        "cosine_with_min_lr" => &["num_cycles", "min_lr", "min_lr_rate"],
-        "warmup_stable_decay" => &[
-            "num_stable_steps",
-            "num_decay_steps",
-            "warmup_type",
-            "decay_type",
-            "min_lr_ratio",
-            "num_cycles",
-        ],
-        _ => &[],
-    };
-    if let Some(key) = map.keys().find(|key| !known.contains(&&***key)) {
-        let listed = match known {
-            [] => "no parameters".to_owned(),
-            known => known.join(", "),
-        };
-        return Err(settings.wrong(KWARGS, &format!("{listed} for {name}, not {key}")));
-    }
+    check_names(settings, &name, &map)?;
     let number = |key: &str, default| match map.get(key) {
         None | Some(Value::Null) => Ok(default),
         Some(value) => {
@@ -124,6 +105,35 @@ pub(super) fn of(settings: &Settings, learning_rate: f64) -> Result<Schedule, Co
         },
         _ => Schedule::Linear,
     })
+}
+
+/// Refuses parameters that a schedule does not have.
+fn check_names(
+    settings: &Settings,
+    name: &str,
+    map: &Map<String, Value>,
+) -> Result<(), ConfigError> {
+    let known: &[&str] = match name {
+        "cosine" => &["num_cycles"],
+        "cosine_with_min_lr" => &["num_cycles", "min_lr", "min_lr_rate"],
+        "warmup_stable_decay" => &[
+            "num_stable_steps",
+            "num_decay_steps",
+            "warmup_type",
+            "decay_type",
+            "min_lr_ratio",
+            "num_cycles",
+        ],
+        _ => &[],
+    };
+    if let Some(key) = map.keys().find(|key| !known.contains(&&***key)) {
+        let listed = match known {
+            [] => "no parameters".to_owned(),
+            known => known.join(", "),
+        };
+        return Err(settings.wrong(KWARGS, &format!("{listed} for {name}, not {key}")));
+    }
+    Ok(())
 }
 
 fn shape(
