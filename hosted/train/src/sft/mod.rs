@@ -235,8 +235,7 @@ impl<'c> Loop<'c> {
             time: start.elapsed(),
         })?;
         if is_best && self.config.eval.load_best {
-            let checkpoint = self.save(record)?;
-            record.best_is(&checkpoint);
+            self.save(record)?;
         }
         Ok(())
     }

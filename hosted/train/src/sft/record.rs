@@ -8,7 +8,7 @@ use crate::run::TrainError;
 use core::time::Duration;
 use sluice::host::process::peak_memory_bytes;
 use sluice_core::engine::backward::Loss;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 /// What is written while a run goes on.
@@ -186,22 +186,15 @@ impl<'r> Record<'r> {
             self.state.best = Some(BestResult {
                 metric,
                 step: self.state.global_step,
-                checkpoint: None,
+                // It is saved next, where the run is to end with it.
+                checkpoint: settings
+                    .load_best
+                    .then(|| format!("checkpoint-{}", self.state.global_step)),
             });
         } else {
             self.state.n_worse += 1;
         }
         Ok(is_best)
-    }
-
-    /// Notes the checkpoint of the best evaluation.
-    pub(super) fn best_is(&mut self, checkpoint: &Path) {
-        let name = checkpoint
-            .file_name()
-            .map(|name| name.to_string_lossy().into_owned());
-        if let Some(best) = &mut self.state.best {
-            best.checkpoint = name;
-        }
     }
 
     /// The checkpoint of the best evaluation, where the run is to end with it.
