@@ -86,7 +86,8 @@ macro_rules! table {
 }
 
 pub(crate) static AVX2: BackwardKernels = table!(avx2, avx2::pair_product);
-static AVX512: BackwardKernels = table!(avx512, avx512::pair_product);
+/// Without `vdpbf16ps`.
+pub(crate) static AVX512: BackwardKernels = table!(avx512, avx512::pair_product);
 static AVX512_BF16: BackwardKernels = table!(avx512, native_pair_product);
 
 /// Those of AVX-512, with `vdpbf16ps` where the CPU has it.

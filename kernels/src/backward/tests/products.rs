@@ -6,6 +6,7 @@ use super::{numbers, tables};
 use crate::backward::{
     BackwardKernels, PairProduct, Product, SCALAR, pack_pairs, pairs_of, transpose,
 };
+use crate::cpu::CpuFeatures;
 use crate::half::{bf16_to_f32, f32_to_bf16};
 use crate::panel::WeightType;
 use crate::tests::{Matrix, Noise, bits};
@@ -113,6 +114,12 @@ fn products_of_pairs_step_as_the_contract_does() {
                 let exact = 1.0 + (0..2 * steps).map(of).sum::<f64>();
                 assert!((f64::from(expected[i * n + j]) - exact).abs() < 1e-4);
             }
+        }
+        // Most CPUs with AVX-512 have the instruction, so that no table has these.
+        #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+        if CpuFeatures::detect().contains(CpuFeatures::AVX512) {
+            let found = run(&crate::x86_64::backward::AVX512);
+            assert_eq!(bits(&found), bits(&expected), "avx512 {m} {n}");
         }
         for table in tables() {
             assert_eq!(
