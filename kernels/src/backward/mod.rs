@@ -54,6 +54,16 @@ static SCALAR: BackwardKernels = BackwardKernels {
     dot: elementwise::dot::<crate::contract::Portable>,
 };
 
+/// Those of AVX-512 without `vdpbf16ps`, which most CPUs have: no table has these there.
+#[cfg(test)]
+fn without_instruction() -> Option<&'static BackwardKernels> {
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+    if CpuFeatures::detect().contains(CpuFeatures::AVX512) {
+        return Some(&x86::AVX512);
+    }
+    None
+}
+
 impl KernelTable {
     /// The kernels of backward passes. No part of the table, so that programs without them do not link them.
     pub fn backward(&self) -> &'static BackwardKernels {

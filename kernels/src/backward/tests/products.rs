@@ -5,8 +5,8 @@ extern crate std;
 use super::{numbers, tables};
 use crate::backward::{
     BackwardKernels, PairProduct, Product, SCALAR, pack_pairs, pairs_of, transpose,
+    without_instruction,
 };
-use crate::cpu::CpuFeatures;
 use crate::half::{bf16_to_f32, f32_to_bf16};
 use crate::panel::WeightType;
 use crate::tests::{Matrix, Noise, bits};
@@ -115,11 +115,8 @@ fn products_of_pairs_step_as_the_contract_does() {
                 assert!((f64::from(expected[i * n + j]) - exact).abs() < 1e-4);
             }
         }
-        // Most CPUs with AVX-512 have the instruction, so that no table has these.
-        #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-        if CpuFeatures::detect().contains(CpuFeatures::AVX512) {
-            let found = run(&crate::x86_64::backward::AVX512);
-            assert_eq!(bits(&found), bits(&expected), "avx512 {m} {n}");
+        if let Some(kernels) = without_instruction() {
+            assert_eq!(bits(&run(kernels)), bits(&expected), "avx512 {m} {n}");
         }
         for table in tables() {
             assert_eq!(
