@@ -165,7 +165,7 @@ fn main() {
     decode();
 }
 
-/// `n` inputs: sums of `n_directions` directions and a tenth of noise, or independent numbers if there are none.
+/// `n` inputs: sums of `n_directions` directions and a tenth of noise, or independent numbers for 0 directions.
 fn inputs(n: usize, n_directions: usize, seed: u64) -> Vec<Vec<f32>> {
     let directions = numbers(n_directions * INPUT, 20, 1.0);
     let noise = if n_directions == 0 { 1.0 } else { 0.1 * (n_directions as f32 / 3.0).sqrt() };

@@ -16,7 +16,7 @@ use sluice_core::kernels::activation::ActivationKinds;
 use sluice_core::kernels::lora::{LoraMatrix, LoraType};
 use sluice_core::kernels::{KernelTable, KvType};
 use sluice_core::model::{ModelConfig, Site};
-use sluice_core::team::SpinWait;
+use sluice_core::team::WaitPolicy;
 use thiserror::Error;
 
 /// The size of passes.
@@ -410,7 +410,8 @@ impl Training {
             tokens,
             ..
         } = self;
-        let options = options(session, lengths);
+        let wait = session.team().wait_policy();
+        let options = options(session, lengths, &wait);
         backward.with_mut(|backward| backward.begin(options, tokens))?;
         Ok(())
     }
@@ -484,10 +485,7 @@ impl Training {
         } = self;
         let team = session.team().clone();
         let wait = team.wait_policy();
-        let options = BackwardOptions {
-            wait: &wait,
-            ..options(session, lengths)
-        };
+        let options = options(session, lengths, &wait);
         backward.with_mut(|backward| run(&team, backward.head(options, labels)?, sums))
     }
 
@@ -509,10 +507,7 @@ impl Training {
         } = self;
         let team = session.team().clone();
         let wait = team.wait_policy();
-        let options = BackwardOptions {
-            wait: &wait,
-            ..options(session, lengths)
-        };
+        let options = options(session, lengths, &wait);
         backward.with_mut(|backward| {
             let step = backward.layer(options, layer, &pairs, gradients)?;
             run(&team, step, &mut Loss::default())
@@ -520,13 +515,17 @@ impl Training {
     }
 }
 
-/// What a step of the backward pass needs; the waiting is replaced by the team's.
-fn options<'s>(session: &'s Session, lengths: &'s [u32]) -> BackwardOptions<'s> {
+/// What a step of the backward pass needs.
+fn options<'s>(
+    session: &'s Session,
+    lengths: &'s [u32],
+    wait: &'s dyn WaitPolicy,
+) -> BackwardOptions<'s> {
     BackwardOptions {
         model: session.model().weights(),
         table: session.table(),
         lengths,
-        wait: &SpinWait,
+        wait,
         stop: session.stop(),
     }
 }

@@ -221,3 +221,59 @@ fn what_cannot_be_trained_is_refused_by_name() {
         assert!(found.contains(expected), "{found}");
     }
 }
+
+#[test]
+fn models_without_a_backward_pass_are_refused_before_rows_are_read() {
+    let folder = Folder::new("families");
+    let models = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/models");
+    for (model, part) in [
+        ("lfm2", "a short convolution"),
+        ("olmoe", "experts"),
+        ("qwen3next", "a delta net"),
+        ("deepseek2", "latent attention"),
+        ("cohere2", "attention in parallel with its network"),
+    ] {
+        let flags = [
+            format!("--model={models}/{model}.gguf"),
+            "--dataset=no-such-rows.jsonl".to_owned(),
+            format!("--output_dir={}", folder.0.join(model).display()),
+        ];
+        let config = SftConfig::load(None, &flags).unwrap();
+        let error = train(&config, &StopFlag::new()).unwrap_err().to_string();
+        assert!(error.contains(part), "{model}: {error}");
+        assert!(!folder.0.join(model).exists(), "{model}");
+    }
+}
+
+#[test]
+fn nothing_is_evaluated_without_rows_for_it() {
+    let folder = Folder::new("evaluated");
+    let evals = |name: &str, more: &[&str]| {
+        let out = train(&config(&folder, name, more).unwrap(), &StopFlag::new()).unwrap();
+        let log = fs::read_to_string(out.join("log.jsonl")).unwrap();
+        log.matches("eval_loss").count()
+    };
+    assert_eq!(evals("no rows", &["--eval_on_start=true"]), 0);
+    let rows = format!("--eval_dataset={}", folder.0.join("other.jsonl").display());
+    fs::write(folder.0.join("other.jsonl"), "{\"text\": \"A bird sang.\"}").unwrap();
+    assert_eq!(
+        evals(
+            "never",
+            &[&rows, "--eval_strategy=no", "--eval_on_start=true"]
+        ),
+        0
+    );
+    let asked = [
+        &rows,
+        "--eval_strategy=steps",
+        "--eval_steps=2",
+        "--eval_on_start=true",
+    ];
+    let best = [&asked[..], &["--load_best_model_at_end=true"]].concat();
+    assert_eq!(evals("asked", &best), 4);
+    let out = folder.0.join("asked");
+    let state = fs::read_to_string(out.join("checkpoint-6/trainer_state.json"));
+    let best: serde_json::Value = serde_json::from_str(&state.unwrap()).unwrap();
+    let best = best["best_model_checkpoint"].as_str().unwrap();
+    assert_eq!(hash(&out), hash(&out.join(best)));
+}

@@ -25,7 +25,7 @@ macro_rules! score_scan {
             let [lows, highs] = extremes.lanes();
             let all = rest.iter();
             let rest = all.fold(ScoreRange::EMPTY, |range, score| range.with(*score));
-            // Lanes are numbers, infinite where there are none.
+            // Lanes past the last score are infinite.
             ScoreRange {
                 lowest: lows.into_iter().fold(rest.lowest, f32::min),
                 highest: highs.into_iter().fold(rest.highest, f32::max),

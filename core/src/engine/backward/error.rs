@@ -1,4 +1,4 @@
-//! Why there is no backward pass.
+//! Why a backward pass fails.
 
 use crate::memory::MemoryError;
 use crate::team::Stop;

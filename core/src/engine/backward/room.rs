@@ -55,6 +55,14 @@ pub struct BackwardPlan {
 }
 
 impl BackwardPlan {
+    /// Refuses a model with a part that has no backward pass, by name.
+    ///
+    /// # Errors
+    /// [`BackwardError::Unsupported`], the first such part.
+    pub fn check(config: &ModelConfig) -> Result<(), BackwardError> {
+        check(config)
+    }
+
     /// Pure arithmetic on the model's shape and the limits.
     ///
     /// # Errors

@@ -118,7 +118,7 @@ impl<'p> Cold<'p> {
             return Some(self);
         }
         let n = runner.n_rows;
-        // Products of many rows read all columns, and whoever is shown a choice sees the values of the others, too.
+        // Products of many rows read all columns, and an observer of choices sees the values of the others, too.
         let names_all = is_few && !runner.pass.asked.shows_choices;
         let selection = gated.selection.filter(|_| names_all);
         self.announce(runner, &|mut neurons| {

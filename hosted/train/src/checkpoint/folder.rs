@@ -37,7 +37,7 @@ pub struct Checkpoint<'c> {
 }
 
 impl RunFolder {
-    /// Makes the folder if there is none, locks it, and removes what killed runs left unfinished. The lock is released
+    /// Makes the folder if it does not exist, locks it, and removes what killed runs left unfinished. The lock is released
     /// with the process, however it ends.
     ///
     /// # Errors

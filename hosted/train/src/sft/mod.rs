@@ -10,8 +10,8 @@ mod setup;
 mod targets;
 
 use crate::checkpoint::{RunFolder, RunIdentity, TrainerState};
-use crate::config::SftConfig;
-use crate::data::Example;
+use crate::config::{SftConfig, When};
+use crate::data::{Dataset, Example};
 use crate::init::initialize;
 use crate::optimizer::{AdamW, AdamWOptions};
 use crate::run::{PreparedRun, TrainError};
@@ -24,8 +24,8 @@ use sluice::Model;
 use sluice::file::LoadMode;
 use sluice::identity::Identity;
 use sluice::model::ModelSource;
-use sluice::training::{TrainedAdapter, Training};
-use sluice_core::engine::backward::Loss;
+use sluice::training::{TrainedAdapter, Training, TrainingError};
+use sluice_core::engine::backward::{BackwardPlan, Loss};
 use sluice_core::team::StopFlag;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -63,6 +63,9 @@ struct Step {
 /// [`TrainError`].
 pub fn train(config: &SftConfig, stop: &StopFlag) -> Result<PathBuf, TrainError> {
     setup::check(config)?;
+    let source = ModelSource::open(&config.model.path, LoadMode::Map)?;
+    // Before rows are read: they may be many.
+    BackwardPlan::check(source.config()).map_err(TrainingError::from)?;
     let prepared = PreparedRun::new(config)?;
     eprintln!("{}", prepared.plan);
     let dataset = &prepared.dataset;
@@ -70,16 +73,17 @@ pub fn train(config: &SftConfig, stop: &StopFlag) -> Result<PathBuf, TrainError>
     let total = config.optimizer.total_steps(order.len());
     let per_epoch = config.optimizer.steps_per_epoch(order.len());
     let folder = RunFolder::open(&config.model.output_dir)?;
-    let mut run = Loop::new(config, &dataset.train, &dataset.eval, total)?;
+    let mut run = Loop::new(config, &source, dataset, total)?;
     let identity = RunIdentity::new(config, dataset, run.model_hash);
     let state = run.resume(&folder, &identity, total)?;
     let mut record = Record::begin(config, &folder, &identity, state, [total, per_epoch])?;
-    if config.eval.on_start && record.state.global_step == 0 {
+    let evaluates = !run.eval.is_empty() && config.eval.when != When::Never;
+    if evaluates && config.eval.on_start && record.state.global_step == 0 {
         run.evaluate(&mut record)?;
     }
     let per_step = config.optimizer.rows_per_step();
     let (mut epoch, mut visits) = (u64::MAX, Vec::new());
-    while record.state.global_step < total {
+    while record.state.global_step < total && !record.has_stopped_early() {
         let step = record.state.global_step;
         if step / per_epoch != epoch {
             epoch = step / per_epoch;
@@ -92,7 +96,7 @@ pub fn train(config: &SftConfig, stop: &StopFlag) -> Result<PathBuf, TrainError>
         let done = run.step(step, &rows)?;
         record.step(&done, start.elapsed())?;
         let last = record.state.global_step == total;
-        if !run.eval.is_empty() && (is_due(config.eval.when, record.place()) || last) {
+        if evaluates && (is_due(config.eval.when, record.place()) || last) {
             run.evaluate(&mut record)?;
         }
         let stops = stop.is_set() && !last;
@@ -102,9 +106,6 @@ pub fn train(config: &SftConfig, stop: &StopFlag) -> Result<PathBuf, TrainError>
                 return Err(TrainError::Interrupted { checkpoint });
             }
         }
-        if record.has_stopped_early() {
-            break;
-        }
     }
     run.finish(&mut record)
 }
@@ -112,18 +113,17 @@ pub fn train(config: &SftConfig, stop: &StopFlag) -> Result<PathBuf, TrainError>
 impl<'c> Loop<'c> {
     fn new(
         config: &'c SftConfig,
-        train: &'c [Example],
-        eval: &'c [Example],
+        source: &ModelSource,
+        dataset: &'c Dataset,
         total: u64,
     ) -> Result<Self, TrainError> {
         let team = setup::team(config)?;
-        let source = ModelSource::open(&config.model.path, LoadMode::Map)?;
         let targets = targets(&config.lora, source.config())?;
         let rows = |examples: &'c [Example]| -> Vec<Row<'c>> {
             let row = |example: &'c Example| Row::new(&example.tokens, &example.labels);
             examples.iter().map(row).collect()
         };
-        let (rows, eval) = (rows(train), rows(eval));
+        let (rows, eval) = (rows(&dataset.train), rows(&dataset.eval));
         let longest = rows.iter().chain(&eval).map(Row::len).max().unwrap_or(1);
         let pass = PassLimits::new(config, longest);
         let ranks = targets.iter().map(|target| target.matrix.rank);

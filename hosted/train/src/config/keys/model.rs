@@ -93,7 +93,7 @@ pub(super) const ENGINE: &[ConfigKey] = &[
     ),
     key_of(
         "kv_type",
-        Choice(&["f16", "f32", "bf16", "q8_0"]),
+        Choice(&["f16", "f32", "bf16"]),
         "f16",
         &["cache_type"],
         "Set the type of keys and values, as when the model is served",
